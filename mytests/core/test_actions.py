@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sequence_hooks.handlers import Actions, Spawn
-from sequence_hooks.handlers.actions import as_token_id, plain_actions
+from sequence_hooks.handlers.actions import plain_actions
 
 
 class Own(Spawn):
@@ -82,12 +82,6 @@ def test_children_are_read_up_to_one_more_than_are_allowed(most: int) -> None:
     children = Counted(Spawn())
     assert len(plain_actions(Actions(children), most, 8, 8).spawn) == most + 1  # type: ignore[arg-type]
     assert children.num_read == most + 1
-
-
-def test_a_truth_value_is_no_token_id() -> None:
-    """Python counts it as an integer."""
-    with pytest.raises(TypeError, match="True is not a token id"):
-        as_token_id(True)
 
 
 @pytest.mark.parametrize("label", [7, "x" * 257])

@@ -64,6 +64,12 @@ def preempted(policy: AdmissionPolicy[Any], trees: Any, new: Any, num_new: int, 
     return found
 
 
+def steps_of(trees: Any, new: Any, num_new: int, num_free: int) -> list[str]:
+    """The victims of as many steps as there is patience for, and one more."""
+    policy = AdmissionPolicy(trees, goes_by_age=True)
+    return [preempted(policy, trees, new, num_new, num_free) for _ in range(STEPS_OF_PATIENCE + 1)]
+
+
 class TestOrder:
     @pytest.mark.parametrize(
         ("goes_by_age", "is_tight", "was_short", "order"),
@@ -101,9 +107,7 @@ class TestVictims:
     )
     def test_new_requests_take_rows_that_they_waited_for(self, num_new: int, num_free: int, victims: str) -> None:
         """As many as are missing, of the largest tree, down to its share, and not before some steps have passed."""
-        trees: Any = Trees("ABCDE", "XY")
-        policy = AdmissionPolicy(trees, goes_by_age=True)
-        steps = [preempted(policy, trees, "new", num_new, num_free) for _ in range(STEPS_OF_PATIENCE + 1)]
+        steps = steps_of(Trees("ABCDE", "XY"), "new", num_new, num_free)
         assert steps == [""] * STEPS_OF_PATIENCE + [victims]
 
     def test_only_steps_without_enough_rows_count(self) -> None:
@@ -117,17 +121,12 @@ class TestVictims:
     @pytest.mark.parametrize(("priority", "victims"), [(0, ""), (1, "E")])
     def test_a_tree_of_which_nothing_runs_takes_one_row(self, priority: int, victims: str) -> None:
         """Where no new request waits, from a tree that is not more urgent."""
-        trees: Any = Trees("ABCDE", starving=LESS_URGENT, priority=priority)
-        policy = AdmissionPolicy(trees, goes_by_age=True)
-        steps = [preempted(policy, trees, None, 0, 0) for _ in range(STEPS_OF_PATIENCE + 1)]
-        assert steps[-1] == victims
+        trees = Trees("ABCDE", starving=LESS_URGENT, priority=priority)
+        assert steps_of(trees, None, 0, 0)[-1] == victims
 
     def test_new_requests_go_first(self) -> None:
         """Then it matters what they lack, and not that a tree has no row."""
-        trees: Any = Trees("ABCDE", starving=LESS_URGENT)
-        policy = AdmissionPolicy(trees, goes_by_age=True)
-        steps = [preempted(policy, trees, "new", 2, 0) for _ in range(STEPS_OF_PATIENCE + 1)]
-        assert steps[-1] == "ED"
+        assert steps_of(Trees("ABCDE", starving=LESS_URGENT), "new", 2, 0)[-1] == "ED"
 
     @pytest.mark.parametrize(("running", "victims"), [("ABCD", "D"), ("AB", "B"), ("A", "")])
     def test_a_request_that_waited_too_long_for_kv_takes_one(self, running: str, victims: str) -> None:

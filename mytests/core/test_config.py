@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 
 import sequence_hooks
-from mytests.harness.plain import Derived, Tokenizer
+from mytests.harness.plain import Tokenizer
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.misspellings import near_name
-from sequence_hooks.config.tokens import check_vocabulary, with_token_ids
+from sequence_hooks.config.tokens import with_token_ids
 from sequence_hooks.handlers import Spawn
 from sequence_hooks.handlers.actions import as_token_id
 from sequence_hooks.handlers.builtin import make_handlers
-from sequence_hooks.text.messages import describe_error
 from sequence_hooks.tree.ids import check_request_id, child_id, root_id
 from sequence_hooks.tree.log import OncePerRequest
 
@@ -28,38 +27,11 @@ def fails(tokenizer: Any) -> None:
     raise KeyError("k")
 
 
-class Unprintable(Exception):
-    def __str__(self) -> str:
-        raise ValueError("no text")
-
-
 @pytest.mark.parametrize("overrides", [5, "hot", ("temperature", 1)])
 def test_overrides_are_parameters(overrides: Any) -> None:
     """Of whatever class, as long as they can be cloned; or a mapping."""
-    with pytest.raises(ValueError, match=r"child_sampling_params is .*give a SamplingParams, or a dict of its fields"):
-        SpecialKwargs(promise_token_id=1, child_sampling_params=overrides)
     with pytest.raises(ValueError, match=r"sampling_params is .*give a SamplingParams, or a dict of its fields"):
         Spawn((), overrides)
-
-
-def test_any_engines_configuration_is_taken() -> None:
-    """As the class that is asked for."""
-    plain, derived = SpecialKwargs(promise_token_id=1), Derived(promise_token_id=1)
-    assert Derived.of(plain) == derived
-    assert SpecialKwargs.of(derived) is derived
-    assert Derived.of({"promise_token_id": 1}) == derived
-    assert Derived.of(None) is None
-
-
-def test_texts_become_ids() -> None:
-    """Of one token each, in the vocabulary."""
-    hooks = with_token_ids(Derived(promise_token="<promise>", sync_token="x"), Tokenizer())
-    assert (hooks.promise_token_id, hooks.sync_token_id, type(hooks)) == (200, ord("x"), Derived)
-    assert sorted(make_handlers(hooks, Tokenizer())) == [ord("x"), 200]
-    with pytest.raises(ValueError, match="sync_token has 'no', which is 2 tokens"):
-        with_token_ids(SpecialKwargs(sync_token="no"), Tokenizer())
-    with pytest.raises(ValueError, match="promise_token_id has 200, which is not in the model's vocabulary"):
-        check_vocabulary(hooks, 200)
 
 
 def test_the_ids_of_children() -> None:
@@ -112,12 +84,6 @@ def test_a_request_may_have_the_id_of_an_older_one() -> None:
     logged_requests.forget("r")
     logged_requests.forget("unknown")
     assert [logged_requests.is_first(name) for name in ("r", "s")] == [True, False]
-
-
-def test_an_error_has_a_line_whatever_it_is() -> None:
-    """Its class at least."""
-    assert describe_error(KeyError("k")) == "KeyError: 'k'"
-    assert describe_error(Unprintable()) == "Unprintable"
 
 
 def test_the_package_has_what_it_exports_alone() -> None:

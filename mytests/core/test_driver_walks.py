@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, precondition, rule
+from hypothesis.stateful import invariant, rule
 
-from mytests.fuzz.reference import REPLACING
+from mytests.fuzz.handlers import REPLACING
 from mytests.fuzz.walks import Draw, Walks, walk
-from mytests.harness.stepped_plain import SteppedPlainEngine
+from mytests.harness.plain_engine import PlainEngine
 from sequence_hooks.config import SpecialKwargs
 
 pytestmark = pytest.mark.no_cover
@@ -25,39 +25,30 @@ class PlainWalks(Walks):
     seen: ClassVar[Counter[str]] = Counter()
     must_arise = frozenset(
         {
-            *("injected", "refused slots", "evicted", "resumed", "assembled", "overlapping"),
+            *("injected", "refused slots", "gave up its KV", "resumed", "assembled", "overlapping"),
             *(f"abort {queue} at depth {depth}" for queue in ("running", "blocked") for depth in (0, 1)),
             *("ended as stopped", "ended as length", "ended as cancelled", "ended at a join", "waited by name"),
             *("cancelled as stopped", "cancelled as failed", "cancelled at depth 1", "cancelled at depth 2"),
             *("ended without children", "ended at its first join"),
         }
     )
-    engine: SteppedPlainEngine
+    engine: PlainEngine
 
-    def make_engine(self, hooks: dict[str, Any], draw: Draw) -> SteppedPlainEngine:
-        return SteppedPlainEngine(SpecialKwargs(**hooks), max_model_len=draw(60, 24, 100))
-
-    @precondition(lambda self: self.engine.plain.blocked or self.engine.plain.kept)
-    @rule(index=st.integers(0, 63))
-    def evict(self, index: int) -> None:
-        """Takes the KV of a BLOCKED sequence, or of a child that has ended."""
-        holding = [*self.engine.plain.blocked, *self.engine.plain.kept.values()]
-        self.engine.plain.evict(holding[index % len(holding)])
-        self.seen["evicted"] += 1
+    def make_engine(self, hooks: dict[str, Any], draw: Draw) -> PlainEngine:
+        return PlainEngine(SpecialKwargs(**hooks), max_model_len=draw(60, 24, 100))
 
     @rule(has_slots=st.sampled_from([True, True, False]))
     def fill(self, has_slots: bool) -> None:
         """Lets the engine have slots for a whole context, or not."""
-        self.engine.plain.has_slots = has_slots
+        self.engine.has_slots = has_slots
         self.seen["refused slots"] += not has_slots
 
     @invariant()
     def nobody_keeps_kv_without_use(self) -> None:
         """Queues and trees agree, and nobody's KV is kept who has no use for it."""
-        plain = self.engine.plain
-        assert {*plain.queue} == {branch for branch in plain.driver.trees.branches if branch.phase == "live"}
-        assert {*plain.blocked} == {branch for branch in plain.driver.trees.branches if branch.phase == "blocked"}
-        for child in plain.kept.values():
+        for phase, queue in (("live", self.engine.queue), ("blocked", self.engine.blocked)):
+            assert {*queue} == {each for each in self.engine.driver.trees.branches if each.phase == phase}
+        for child in self.engine.kept.values():
             assert child.parent is not None and child in child.parent.unjoined and child.parent.phase != "finished"
 
     def check_output(self, name: str) -> None:
@@ -80,7 +71,7 @@ class ReplacingWalks(PlainWalks):
     """Joins replace the ends of contexts, and are beside others that inject."""
 
     seen: ClassVar[Counter[str]] = Counter()
-    must_arise = frozenset({"injected", "evicted", *(f"replaced at depth {depth}" for depth in range(3))})
+    must_arise = frozenset({"injected", "gave up its KV", *(f"replaced at depth {depth}" for depth in range(3))})
     handlers = (REPLACING,)
     budgets = (None, None, 50)
 

@@ -14,11 +14,14 @@ from sequence_hooks.tree.branch import Branch
 class Waiting:
     """Trees whose sequences are their own names, all as urgent."""
 
-    def __init__(self, num_rows_each: int = 1, limit: int | None = None) -> None:
+    def __init__(
+        self, names: str = "", num_children: int = 3, num_rows_each: int = 1, limit: int | None = None
+    ) -> None:
         self.queue: AdmissionOrder[str] = AdmissionOrder(lambda name: 0)
         self.queue.num_rows_each = num_rows_each
         self.trees = Trees()
         self.limits = dataclasses.replace(LIMITS, max_running_children=limit)
+        self.roots = {name: self.tree(name, num_children) for name in names}
 
     def tree(self, name: str, num_children: int) -> Branch[PlainSequence]:
         """The root of a tree that runs, with children that wait."""
@@ -28,6 +31,10 @@ class Waiting:
             child = child_of(self.trees, root, handler())
             self.queue.append(child, child.request_id)
         return root
+
+    def next_root(self) -> object:
+        first = self.queue.first()
+        return None if first is None else first.root
 
     def admit(self, num: int) -> list[str]:
         """The names that are admitted next."""
@@ -46,9 +53,7 @@ class Waiting:
 
 def test_trees_at_their_shares_are_admitted_alternately() -> None:
     """The tree with the fewest running sequences goes first, however many of its children wait."""
-    waiting = Waiting()
-    for name in "rs":
-        waiting.tree(name, 3)
+    waiting = Waiting("rs")
     assert waiting.admit(5) == ["r_child_0", "s_child_0", "r_child_1", "s_child_1", "r_child_2"]
     running = [waiting.queue.share_of(name) for name in ("r", "r_child_2", "s_child_1", "s_child_2")]
     assert running[0] is running[1] is not running[2] and running[3] is None
@@ -57,16 +62,13 @@ def test_trees_at_their_shares_are_admitted_alternately() -> None:
 
 def test_within_its_share_the_first_goes_on() -> None:
     """One tree after the other gets its share, then what is left is divided."""
-    waiting = Waiting(num_rows_each=3)
-    for name in "rs":
-        waiting.tree(name, 3)
+    waiting = Waiting("rs", num_rows_each=3)
     assert waiting.admit(5) == ["r_child_0", "r_child_1", "s_child_0", "s_child_1", "r_child_2"]
 
 
 def test_a_share_that_has_changed_is_noticed() -> None:
     """With fewer requests the tree at the head is below its share again, and with more at it."""
-    waiting = Waiting()
-    waiting.tree("r", 4)
+    waiting = Waiting("r", 4)
     waiting.queue.divide(8, 1)
     assert waiting.queue.num_rows_each == 4
     first = waiting.queue.first()
@@ -78,8 +80,7 @@ def test_a_share_that_has_changed_is_noticed() -> None:
 
 def test_a_new_request_goes_first_when_the_turn_is_over() -> None:
     """It is the turn of all that have arrived until then, and after them the tree's again."""
-    waiting = Waiting(num_rows_each=2)
-    waiting.tree("r", 4)
+    waiting = Waiting("r", 4, num_rows_each=2)
     waiting.queue.num_arrived = 2
     waiting.queue.stop("r")
     assert waiting.queue.goes_before((0, 0, 0, 1)) and waiting.queue.goes_before(None)
@@ -91,8 +92,8 @@ def test_a_new_request_goes_first_when_the_turn_is_over() -> None:
 
 def test_what_has_begun_begins_again_before_the_others() -> None:
     """A child that is preempted counts once in its tree's turn."""
-    waiting = Waiting(num_rows_each=2)
-    root = waiting.tree("r", 3)
+    waiting = Waiting("r", num_rows_each=2)
+    root = waiting.roots["r"]
     assert waiting.admit(1) == ["r_child_0"]
     waiting.queue.appendleft(root.children[0], "r_child_0")
     assert "r_child_0" in waiting.queue
@@ -102,8 +103,8 @@ def test_what_has_begun_begins_again_before_the_others() -> None:
 @pytest.mark.parametrize("limit", [1, 2])
 def test_no_more_children_are_admitted_than_may_run(limit: int) -> None:
     """The tree's own sequence goes on; without a limit there is room for any number."""
-    waiting = Waiting(num_rows_each=9, limit=limit)
-    root = waiting.tree("r", 3)
+    waiting = Waiting("r", num_rows_each=9, limit=limit)
+    root = waiting.roots["r"]
     assert waiting.queue.child_room(root) == limit
     assert len(waiting.admit(3)) == limit and waiting.queue.child_room(root) == 0
     assert not waiting.queue.goes_before(None)
@@ -115,9 +116,7 @@ def test_no_more_children_are_admitted_than_may_run(limit: int) -> None:
 
 def test_the_tree_with_most_beyond_its_share_gives_a_slot_back() -> None:
     """Its newest child, unless the tree is more urgent than the one that waits."""
-    waiting = Waiting()
-    for name in "rs":
-        waiting.tree(name, 3)
+    waiting = Waiting("rs")
     waiting.admit(5)
     crowded = waiting.queue.tree_with_most_rows(0, waiting.queue.num_rows_each)
     assert crowded is not None and crowded.newest_child == "r_child_2"
@@ -129,8 +128,8 @@ def test_the_tree_with_most_beyond_its_share_gives_a_slot_back() -> None:
 
 def test_a_tree_is_forgotten_when_nothing_of_it_is_left() -> None:
     """It may end before its sequences have left."""
-    waiting = Waiting()
-    root = waiting.tree("r", 1)
+    waiting = Waiting("r", 1)
+    root = waiting.roots["r"]
     waiting.queue.end(root)
     waiting.queue.stop("r")
     assert waiting.queue.has_trees
@@ -152,8 +151,8 @@ def test_a_request_without_a_tree_is_one_by_itself() -> None:
 
 def test_keys_that_no_longer_count_are_dropped() -> None:
     """However often the number of sequences that run has changed."""
-    waiting = Waiting()
-    root = waiting.tree("r", 2)
+    waiting = Waiting("r", 2)
+    root = waiting.roots["r"]
     for _ in range(100):
         waiting.queue.stop("r")
         waiting.queue.start(root, "r")
@@ -187,9 +186,7 @@ def test_where_kv_is_short_new_requests_have_more_patience() -> None:
 
 def test_where_kv_is_tight_the_oldest_trees_have_their_parts_of_the_rows_first() -> None:
     """Whatever else they have; then it is the next part's turn. Otherwise the one with least goes first."""
-    waiting = Waiting()
-    for name in "rs":
-        waiting.tree(name, 6)
+    waiting = Waiting("rs", 6)
     waiting.queue.go_by_age(num_rows=8)
     assert waiting.admit(7) == [f"{name}_child_{number}" for name in "rs" for number in range(3)] + ["r_child_3"]
     for child in ("s_child_3", "r_child_4"):
@@ -200,18 +197,14 @@ def test_where_kv_is_tight_the_oldest_trees_have_their_parts_of_the_rows_first()
 @pytest.mark.parametrize(("num_rows", "num_first"), [(1, 1), (2, 1), (4, 2), (6, 3), (40, 9)])
 def test_at_most_four_trees_go_on_at_once(num_rows: int, num_first: int) -> None:
     """With few slots they have four each, and leave one to others. The first of six trees runs itself, too."""
-    waiting = Waiting()
-    for name in "rstuvw":
-        waiting.tree(name, 12)
+    waiting = Waiting("rstuvw", 12)
     waiting.queue.go_by_age(num_rows)
     assert waiting.admit(num_first + 1) == [f"r_child_{number}" for number in range(num_first)] + ["s_child_0"]
 
 
 def test_a_tree_of_which_nothing_runs_for_long_goes_first_once() -> None:
     """However young it is: what it holds is free again when it ends."""
-    waiting = Waiting()
-    for name in "rs":
-        waiting.tree(name, 9)
+    waiting = Waiting("rs", 9)
     waiting.queue.stop("s")
     for _ in range(STEPS_OF_PATIENCE_FOR_KV):
         waiting.queue.go_by_age(num_rows=32)
@@ -225,8 +218,7 @@ def test_a_tree_of_which_nothing_runs_for_long_goes_first_once() -> None:
 
 def test_the_oldest_tree_goes_before_new_requests_within_its_share_alone() -> None:
     """As any other tree does."""
-    waiting = Waiting(num_rows_each=2)
-    waiting.tree("r", 3)
+    waiting = Waiting("r", num_rows_each=2)
     waiting.queue.go_by_age(num_rows=8)
     assert waiting.queue.goes_before((0, 0, 0, 0)) and waiting.queue.goes_before(None)
     waiting.admit(1)
@@ -235,17 +227,15 @@ def test_the_oldest_tree_goes_before_new_requests_within_its_share_alone() -> No
 
 def test_without_shares_the_first_tree_goes_first() -> None:
     """Whatever it has, until slots are divided again."""
-    waiting = Waiting()
-    for name in "rs":
-        waiting.tree(name, 3)
+    waiting = Waiting("rs")
     waiting.queue.suspend_shares()
     assert waiting.admit(3) == ["r_child_0", "r_child_1", "r_child_2"]
 
 
 def test_what_lost_its_kv_waits_for_what_has_some() -> None:
     """Within a tree and among trees; the tree's own sequence is the first of either kind."""
-    waiting = Waiting(num_rows_each=9)
-    root = waiting.tree("r", 3)
+    waiting = Waiting("r", num_rows_each=9)
+    root = waiting.roots["r"]
     waiting.admit(1)
     waiting.queue.put_back(root.children[0], "r_child_0")
     waiting.queue.put_back(root, "r")
@@ -260,12 +250,11 @@ def test_what_lost_its_kv_waits_for_what_has_some() -> None:
 
 def test_where_kv_is_short_what_goes_on_goes_first() -> None:
     """Before what has yet to begin: a tree that ends frees what it holds."""
-    waiting = Waiting(num_rows_each=2)
-    roots = {name: waiting.tree(name, 3) for name in "rs"}
+    waiting = Waiting("rs", num_rows_each=2)
     assert waiting.admit(2) == ["r_child_0", "s_child_0"]
     for name in ("r", "s"):
         waiting.queue.stop(name)
-        waiting.queue.appendleft(roots[name].children[0], f"{name}_child_0")
+        waiting.queue.appendleft(waiting.roots[name].children[0], f"{name}_child_0")
     assert waiting.admit(1) == ["s_child_0"]
     waiting.queue.suspend_shares()
     assert waiting.admit(3) == ["r_child_0", "r_child_1", "r_child_2"]
@@ -273,15 +262,11 @@ def test_where_kv_is_short_what_goes_on_goes_first() -> None:
 
 def test_shares_that_are_suspended_are_noticed_by_all_trees() -> None:
     """Also by those that were far from being the first."""
-    waiting = Waiting()
-    roots = {name: waiting.tree(name, 2) for name in "rst"}
-    waiting.queue.start(roots["t"].children[1], "t_child_1")
-    waiting.queue.appendleft(roots["t"].children[0], "t_child_0")
-    first = waiting.queue.first()
-    assert first is not None and first.root is roots["r"]
+    waiting = Waiting("rst", 2)
+    waiting.queue.start(waiting.roots["t"].children[1], "t_child_1")
+    waiting.queue.appendleft(waiting.roots["t"].children[0], "t_child_0")
+    assert waiting.next_root() is waiting.roots["r"]
     waiting.queue.suspend_shares()
-    first = waiting.queue.first()
-    assert first is not None and first.root is roots["t"]
+    assert waiting.next_root() is waiting.roots["t"]
     waiting.queue.divide(3, 0)
-    first = waiting.queue.first()
-    assert first is not None and first.root is roots["r"]
+    assert waiting.next_root() is waiting.roots["r"]

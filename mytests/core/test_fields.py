@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """`SpecialKwargs`: what a field accepts, what is refused, and how texts become token ids."""
 
-import dataclasses
 import importlib
+import json
 import pickle
 import sys
 from typing import Any
 
 import pytest
 
+from mytests.harness.plain import Derived
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.tokens import check_vocabulary, needs_tokenizer, resolve, with_token_ids
 
 JOIN = f"{__name__}.join"
 HANDLER = f"{__name__}.make"
 NOT_CALLABLE = f"{__name__}.JOIN"
-HOOKS = SpecialKwargs(sync_token_id=3, promise_token_id=2)
+FIELDS: dict[str, Any] = {"sync_token_id": 3, "promise_token_id": 2}
+HOOKS = SpecialKwargs(**FIELDS)
 
 
 def join(children: Any) -> str:
@@ -42,65 +44,88 @@ class WordTokenizer:
         return " ".join({9: "fork", 3: "sync", 4: "up"}.get(token_id, "?") for token_id in token_ids)
 
 
+INJECT, NEVER = {"child_merge_strategy": "kv_inject"}, {"block_on": "never"}
+NO_WAIT = "leave it out, as no sequence waits for detached children"
+OVERRIDES = "give a SamplingParams, or a dict of its fields"
+BAD_VALUES: list[tuple[Any, str]] = [
+    ({"promise_token_id": 5}, "token 5 is given to two of .*; give each hook a token of its own"),
+    ({"handlers": {5: HANDLER}}, "token 5 is given to two"),
+    ({"sync_token_id": "5"}, "sync_token_id is '5'; give integers"),
+    ({"promise_token": 5}, "promise_token is 5; give a string"),
+    ({"sync_token": "<sync>"}, "sync_token is '<sync>'; leave it out, or sync_token_id"),
+    ({"merge_separator": "\ud800"}, r"merge_separator is '\\ud800'; give a text that can be encoded as UTF-8"),
+    ({"sync_token_id": None, "sync_token": "a\udfff"}, r"sync_token is 'a\\udfff'; give a text that can be"),
+    ({"promise_token_id": None, "promise_token": "\udc80"}, "promise_token is .*; give a text that can be"),
+    ({"handlers": {"\ud800": HANDLER}}, r"handlers is .*\\ud800.*; give a text that can be encoded"),
+    ({"handlers": {9: "a.\ud800"}}, r"handlers has 'a.\\ud800', which cannot be imported"),
+    ({"child_merge_strategy": "\ud800.a"}, r"child_merge_strategy has '\\ud800.a', which cannot be imported"),
+    ({"live_page": 1}, "live_page is 1; use True or False"),
+    ({"hooks_on_request": 1}, "hooks_on_request is 1; use True or False"),
+    ({"record_to": 7}, "record_to is 7; give the path of a file, as a string"),
+    ({"record_to": "\ud800"}, r"record_to is '\\ud800'; give a path that the file system can have"),
+    ({"record_to": "a\0b"}, r"record_to is 'a\\x00b'; give a path that the file system can have"),
+    ({"block_on": "always"}, "block_on is 'always'; use 'promise' or 'sync' or 'never'"),
+    ({"sync_resume": "later"}, "sync_resume is 'later'; use 'auto' or 'manual'"),
+    ({"blocked_kv_policy": "drop"}, "blocked_kv_policy is 'drop'; use 'preserve' or 'swap' or"),
+    (
+        {"child_merge_strategy": "kv_inject", "position_rule": "both"},
+        "position_rule is 'both'; use 'sequential' or 'overlap'",
+    ),
+    ({"position_rule": "overlap"}, "position_rule is 'overlap'; .*set child_merge_strategy='kv_inject'"),
+    ({"max_tree_tokens": -1}, "max_tree_tokens is -1; use an integer of at least 1"),
+    ({"max_children": 0}, "max_children is 0; use an integer of at least 1"),
+    ({"unjoined_at_end": "drop"}, "unjoined_at_end is 'drop'; use 'join' or 'cancel'"),
+    (
+        {"unjoined_at_end": "cancel", "block_on": "never"},
+        "unjoined_at_end is 'cancel'; leave it out, as no sequence waits for detached children",
+    ),
+    ({"join_when": 0}, "join_when is 0; use an integer of at least 1"),
+    ({**NEVER, "join_when": 2}, f"join_when is 2; {NO_WAIT}"),
+    ({"max_running_children": 0}, "max_running_children is 0; use an integer of at least 1"),
+    ({"max_children": True}, "max_children is True; use an integer of at least 1"),
+    ({"max_child_depth": -1}, "max_child_depth is -1; use an integer of at least 0"),
+    ({"children_per_promise": 0}, "children_per_promise is 0; use an integer of at least 1"),
+    ({"children_per_promise": 17}, "children_per_promise is 17; raise max_children, which is 16"),
+    ({"child_prefix_token_ids": 4}, "child_prefix_token_ids is 4; give a list of token ids"),
+    ({"child_prefix_token_ids": ["a"]}, r"child_prefix_token_ids is \('a',\); give integers"),
+    ({"child_prefix_token_ids": [[4], [5]]}, "give one tuple of ids, or 1 of them"),
+    ({"child_prefix_token_ids": [[4], 5]}, "give a list of token ids, or a list of such lists"),
+    ({"handlers": "fork"}, "handlers is 'fork'; give a dict of qualified names by token id or text"),
+    ({"handlers": 5}, "handlers is 5; give a dict"),
+    ({"handlers": [5]}, r"handlers is \[5\]; give a dict"),
+    ({"handlers": [[1.5, HANDLER]]}, "handlers is .*; give a dict"),
+    ({"merge_separator": 7}, "merge_separator is 7; give a string"),
+    ({"trigger_by": "word"}, "trigger_by is 'word'; use 'token' or 'text'"),
+    ({"child_context": "mine"}, "child_context is 'mine'; use 'parent' or 'before_trigger' or 'none'"),
+    ({"promise_token_id": 1, "child_context": "none"}, "child_context is 'none'; give each child a child_prefix"),
+    ({"child_prefix": 5}, "child_prefix is 5; give a text, or a list of texts"),
+    ({"child_prefix": []}, r"child_prefix is \(\); give a text, or a list of texts"),
+    ({"child_prefix": ""}, "child_prefix is ''; give texts of one character at least"),
+    ({"child_prefix": ["a", "b"]}, r"child_prefix is \('a', 'b'\); give one text, or 1 of them"),
+    ({"child_prefix": "a", "child_prefix_token_ids": [5]}, "child_prefix is 'a'; leave it out, or child_prefix_t"),
+    ({"child_prefix": "\ud800"}, "child_prefix is .*; give a text that can be encoded as UTF-8"),
+    ({"child_stop": [5]}, r"child_stop is \(5,\); give a text, or a list of texts"),
+    ({"child_stop": "a", "child_sampling_params": {"stop": ["b"]}}, "child_stop is 'a'; leave it out, or stop"),
+    ({**INJECT, "block_on": "never"}, "child_merge_strategy is 'kv_inject'; use 'conc"),
+    ({"promise_token_id": None, "promise_token": ""}, "a hook is given by the text '', which has no token"),
+    *(
+        ({"child_sampling_params": each}, f"child_sampling_params is .*{OVERRIDES}")
+        for each in (5, "hot", ("temperature", 1))
+    ),
+]
+
+NOWHERE: list[tuple[Any, str]] = [
+    ({"child_merge_strategy": "sum"}, "has 'sum'; use 'concatenate' or .* or 'none' or the qualified name"),
+    ({"child_merge_strategy": "mytests.nowhere.f"}, "has 'mytests.nowhere.f', which cannot be imported"),
+    ({"child_merge_strategy": "mytests.core.test_fields.missing"}, "which cannot be imported .*missing"),
+    ({"child_merge_strategy": NOT_CALLABLE}, f"has '{NOT_CALLABLE}', which is not a function"),
+    ({"handlers": {6: 7}}, "handlers has 7; use the qualified name"),
+    ({"handlers": {6: "concatenate"}}, "handlers has 'concatenate'; use the qualified name"),
+]
+
+
 class TestFields:
-    @pytest.mark.parametrize(
-        ("fields", "message"),
-        [
-            ({"promise_token_id": 5}, "token 5 is given to two of .*; give each hook a token of its own"),
-            ({"handlers": {5: HANDLER}}, "token 5 is given to two"),
-            ({"sync_token_id": "5"}, "sync_token_id is '5'; give integers"),
-            ({"promise_token": 5}, "promise_token is 5; give a string"),
-            ({"sync_token": "<sync>"}, "sync_token is '<sync>'; leave it out, or sync_token_id"),
-            ({"merge_separator": "\ud800"}, r"merge_separator is '\\ud800'; give a text that can be encoded as UTF-8"),
-            ({"sync_token_id": None, "sync_token": "a\udfff"}, r"sync_token is 'a\\udfff'; give a text that can be"),
-            ({"promise_token_id": None, "promise_token": "\udc80"}, "promise_token is .*; give a text that can be"),
-            ({"handlers": {"\ud800": HANDLER}}, r"handlers is .*\\ud800.*; give a text that can be encoded"),
-            ({"handlers": {9: "a.\ud800"}}, r"handlers has 'a.\\ud800', which cannot be imported"),
-            ({"child_merge_strategy": "\ud800.a"}, r"child_merge_strategy has '\\ud800.a', which cannot be imported"),
-            ({"live_page": 1}, "live_page is 1; use True or False"),
-            ({"hooks_on_request": 1}, "hooks_on_request is 1; use True or False"),
-            ({"record_to": 7}, "record_to is 7; give the path of a file, as a string"),
-            ({"record_to": "\ud800"}, r"record_to is '\\ud800'; give a path that the file system can have"),
-            ({"record_to": "a\0b"}, r"record_to is 'a\\x00b'; give a path that the file system can have"),
-            ({"block_on": "always"}, "block_on is 'always'; use 'promise' or 'sync' or 'never'"),
-            ({"sync_resume": "later"}, "sync_resume is 'later'; use 'auto' or 'manual'"),
-            ({"blocked_kv_policy": "drop"}, "blocked_kv_policy is 'drop'; use 'preserve' or 'swap' or"),
-            (
-                {"child_merge_strategy": "kv_inject", "position_rule": "both"},
-                "position_rule is 'both'; use 'sequential' or 'overlap'",
-            ),
-            ({"position_rule": "overlap"}, "position_rule is 'overlap'; .*set child_merge_strategy='kv_inject'"),
-            ({"max_tree_tokens": -1}, "max_tree_tokens is -1; use an integer of at least 1"),
-            ({"max_children": 0}, "max_children is 0; use an integer of at least 1"),
-            ({"unjoined_at_end": "drop"}, "unjoined_at_end is 'drop'; use 'join' or 'cancel'"),
-            (
-                {"unjoined_at_end": "cancel", "block_on": "never"},
-                "unjoined_at_end is 'cancel'; leave it out, as no sequence waits for detached children",
-            ),
-            ({"join_when": 0}, "join_when is 0; use an integer of at least 1"),
-            (
-                {"join_when": 2, "block_on": "never"},
-                "join_when is 2; leave it out, as no sequence waits for detached children",
-            ),
-            ({"max_running_children": 0}, "max_running_children is 0; use an integer of at least 1"),
-            ({"max_children": True}, "max_children is True; use an integer of at least 1"),
-            ({"max_child_depth": -1}, "max_child_depth is -1; use an integer of at least 0"),
-            ({"children_per_promise": 0}, "children_per_promise is 0; use an integer of at least 1"),
-            ({"children_per_promise": 17}, "children_per_promise is 17; raise max_children, which is 16"),
-            ({"child_prefix_token_ids": 4}, "child_prefix_token_ids is 4; give a list of token ids"),
-            ({"child_prefix_token_ids": ["a"]}, r"child_prefix_token_ids is \('a',\); give integers"),
-            (
-                {"child_prefix_token_ids": [[4], [5]]},
-                "give one tuple of ids, or 1 of them",
-            ),
-            ({"child_prefix_token_ids": [[4], 5]}, "give a list of token ids, or a list of such lists"),
-            ({"handlers": "fork"}, "handlers is 'fork'; give a dict of qualified names by token id or text"),
-            ({"handlers": 5}, "handlers is 5; give a dict"),
-            ({"handlers": [5]}, r"handlers is \[5\]; give a dict"),
-            ({"handlers": [[1.5, HANDLER]]}, "handlers is .*; give a dict"),
-            ({"merge_separator": 7}, "merge_separator is 7; give a string"),
-        ],
-    )
+    @pytest.mark.parametrize(("fields", "message"), BAD_VALUES)
     def test_a_bad_value_is_refused(self, fields: dict[str, object], message: str) -> None:
         """The error names the field, its value and the way out."""
         with pytest.raises(ValueError, match=message):
@@ -142,20 +167,7 @@ class TestFields:
         hooks = SpecialKwargs(sync_token_id=3, child_merge_strategy="wsgiref.util.guess_scheme")
         assert hooks.child_merge_strategy == "wsgiref.util.guess_scheme"
 
-    @pytest.mark.parametrize(
-        ("fields", "message"),
-        [
-            (
-                {"child_merge_strategy": "sum"},
-                "has 'sum'; use 'concatenate' or .* or 'none' or the qualified name",
-            ),
-            ({"child_merge_strategy": "mytests.nowhere.f"}, "has 'mytests.nowhere.f', which cannot be imported"),
-            ({"child_merge_strategy": "mytests.core.test_fields.missing"}, "which cannot be imported .*missing"),
-            ({"child_merge_strategy": NOT_CALLABLE}, f"has '{NOT_CALLABLE}', which is not a function"),
-            ({"handlers": {6: 7}}, "handlers has 7; use the qualified name"),
-            ({"handlers": {6: "concatenate"}}, "handlers has 'concatenate'; use the qualified name"),
-        ],
-    )
+    @pytest.mark.parametrize(("fields", "message"), NOWHERE)
     def test_a_name_that_leads_nowhere_is_refused(self, fields: dict[str, Any], message: str) -> None:
         """User-defined code is looked up when hooks are configured."""
         with pytest.raises(ValueError, match=message):
@@ -171,10 +183,12 @@ class TestFields:
 
 class TestForms:
     def test_a_dict_an_object_and_json_mean_the_same(self) -> None:
-        """The result is the same hashable object."""
-        given: list[Any] = [HOOKS, {"sync_token_id": 3, "promise_token_id": 2}]
-        parsed = SpecialKwargs.from_json('{"sync_token_id": 3, "promise_token_id": 2}')
-        assert {parsed, *map(SpecialKwargs.of, given)} == {HOOKS}
+        """The result is the same hashable object, of the class that is asked for."""
+        given: list[Any] = [HOOKS, Derived(sync_token_id=3, promise_token_id=2), FIELDS]
+        assert {SpecialKwargs.from_json(json.dumps(FIELDS)), SpecialKwargs.of(FIELDS)} == {HOOKS}
+        assert {Derived.of(each) for each in given} == {given[1]}
+        assert SpecialKwargs.of(given[1]) is given[1]
+        assert Derived.of(None) is None
 
     def test_json_reaches_every_field(self) -> None:
         """Lists become tuples, and objects the pairs of `handlers`."""
@@ -217,6 +231,7 @@ class TestTokens:
         assert with_token_ids(hooks, WordTokenizer()) == SpecialKwargs(
             sync_token_id=7, promise_token_id=9, handlers=((8, HANDLER), (5, HANDLER))
         )
+        assert type(with_token_ids(Derived(sync_token="<sync>"), WordTokenizer())) is Derived
 
     def test_ids_need_no_tokenizer(self) -> None:
         """Ids stay as they are."""
@@ -255,19 +270,15 @@ class TestTokens:
         with pytest.raises(ValueError, match="token 7 is given to two"):
             with_token_ids(SpecialKwargs(sync_token="<sync>", promise_token_id=7), WordTokenizer())
 
-    @pytest.mark.parametrize("name", ["sync_token_id", "promise_token_id"])
-    @pytest.mark.parametrize("token_id", [-1, 128])
-    def test_a_token_outside_the_vocabulary_is_refused(self, name: str, token_id: int) -> None:
-        """Ids run from 0 to the size of the vocabulary less one."""
-        fields: dict[str, Any] = {name: token_id}
-        with pytest.raises(ValueError, match=f"{name} has {token_id}.*from 0 to 127"):
-            check_vocabulary(dataclasses.replace(SpecialKwargs(sync_token_id=1, promise_token_id=2), **fields), 128)
-
     @pytest.mark.parametrize(
-        ("fields", "name"),
-        [({"child_prefix_token_ids": (3, 500)}, "child_prefix_token_ids"), ({"handlers": {500: HANDLER}}, "handlers")],
+        ("fields", "told"),
+        [
+            *(({name: token_id}, f"{name} has {token_id}") for name in FIELDS for token_id in (-1, 128)),
+            ({"child_prefix_token_ids": (3, 500)}, "child_prefix_token_ids has 500"),
+            ({"handlers": {500: HANDLER}}, "handlers has 500"),
+        ],
     )
-    def test_every_other_id_is_checked_too(self, fields: dict[str, Any], name: str) -> None:
-        """An id outside the vocabulary would fail in the model, for all requests of the batch."""
-        with pytest.raises(ValueError, match=f"{name} has 500"):
-            check_vocabulary(SpecialKwargs(sync_token_id=1, **fields), 128)
+    def test_a_token_outside_the_vocabulary_is_refused(self, fields: dict[str, Any], told: str) -> None:
+        """Ids run from 0 to the size of the vocabulary less one; another would fail in the model, for a whole batch."""
+        with pytest.raises(ValueError, match=f"{told}.*from 0 to 127"):
+            check_vocabulary(SpecialKwargs(**{**FIELDS, **fields}), 128)

@@ -3,32 +3,20 @@
 
 import pytest
 
+from mytests.harness.plain import Pieces
 from sequence_hooks.handlers import Actions, TokenEvent
 from sequence_hooks.protocols.guard import Guard
 from sequence_hooks.protocols.tags import Start, start_of
 
 
-class Pieces:
-    """A tokenizer whose tokens are these texts, and single characters besides. Like SentencePiece's, its decoder leaves
-    out a space at the beginning."""
-
-    unk_token_id = None
+class Cut(Pieces):
+    """These pieces, and single characters besides. Like SentencePiece's, its decoder drops a space at the front."""
 
     def __init__(self, *pieces: str) -> None:
-        self.texts = [*pieces, *map(chr, range(10, 127))]
-
-    def ids(self, *pieces: str) -> list[int]:
-        """The ids of tokens by their texts."""
-        return [self.texts.index(piece) for piece in pieces]
-
-    def get_vocab(self) -> dict[str, int]:
-        return {text: token_id for token_id, text in reversed(list(enumerate(self.texts)))}
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        return self.ids(*text)
+        super().__init__(*pieces, *map(chr, range(10, 127)))
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
-        return "".join(self.texts[token_id] for token_id in token_ids).removeprefix(" ")
+        return super().decode(token_ids, skip_special_tokens=skip_special_tokens).removeprefix(" ")
 
 
 class TestStart:
@@ -45,20 +33,20 @@ class TestStart:
     )
     def test_it_is_that_of_the_last_one(self, pieces: tuple[str, ...], start: Start) -> None:
         """The token that it begins in, and what that token has before it."""
-        tokenizer = Pieces("b<", "W>c", "<W>", " <", "x<W>y", "\n<")
+        tokenizer = Cut("b<", "W>c", "<W>", " <", "x<W>y", "\n<")
         assert start_of("<W>", tokenizer.ids(*pieces), tokenizer) == start
 
     @pytest.mark.parametrize("pieces", ["", "a<W", "z" * 600])
     def test_a_text_without_it_has_none(self, pieces: str) -> None:
         """Whatever its length."""
-        tokenizer = Pieces()
+        tokenizer = Cut()
         assert start_of("<W>", tokenizer.ids(*pieces), tokenizer) is None
 
 
 class TestGuard:
     def test_what_its_token_has_before_it_stays(self) -> None:
         """And what the last token has after it goes with it."""
-        tokenizer = Pieces("b<", ">c")
+        tokenizer = Cut("b<", ">c")
         guard = Guard(tokenizer, "<W>", "<R>")
         *before, last = tokenizer.ids("a", "b<", "W", ">c")
         actions = guard.on_token(TokenEvent(last, "r", (), before, 0, 0, 3))
@@ -69,4 +57,4 @@ class TestGuard:
     def test_it_is_for_its_own_text(self) -> None:
         """The error says what to do."""
         with pytest.raises(ValueError, match="guard of '<W>' was asked about a text without it; give it to that hook"):
-            Guard(Pieces(), "<W>", "<R>").on_token(TokenEvent(5, "r", (), (), 0, 0))
+            Guard(Cut(), "<W>", "<R>").on_token(TokenEvent(5, "r", (), (), 0, 0))

@@ -132,27 +132,25 @@ def victim(
 
 
 class TestPressure:
-    def test_least_waste_per_block_is_chosen(self) -> None:
-        """The last block of a sequence that has computed little of it."""
-        assert victim("auto", candidate("a", num_computed_tokens=32), candidate("b")) == ("b", "discard", 1, 6.0)
-
-    def test_among_equals_the_first_is_chosen(self) -> None:
-        """The engine gives them in its order of preference."""
-        assert victim("auto", candidate("a"), candidate("b"))[0] == "a"
-
-    def test_the_least_urgent_goes_first(self) -> None:
-        """Whatever it wastes."""
-        assert victim("auto", candidate("a"), candidate("b", priority=1, num_computed_tokens=32))[0] == "b"
-
-    def test_no_more_is_discarded_than_is_wanted_or_owned(self) -> None:
-        """Shared blocks gain nothing."""
-        assert victim("auto", candidate("a"), num_wanted=9) == ("a", "discard", 2, 14.0)
-        assert victim("auto", candidate("a", num_owned=0)) is None
-        assert victim("auto") is None
-
-    def test_nothing_computed_wastes_nothing(self) -> None:
-        """A block may have been allocated, and not computed yet."""
-        assert victim("auto", candidate("a", num_computed_tokens=20)) == ("a", "discard", 1, 0.0)
+    @pytest.mark.parametrize(
+        ("candidates", "num_wanted", "expected"),
+        [
+            # Least waste per block is chosen: the last block of a sequence that has computed little of it.
+            ([candidate("a", num_computed_tokens=32), candidate("b")], 1, ("b", "discard", 1, 6.0)),
+            # Among equals the first is, as the engine prefers, and the least urgent before, whatever it wastes.
+            ([candidate("a"), candidate("b")], 1, ("a", "discard", 1, 6.0)),
+            ([candidate("a"), candidate("b", priority=1, num_computed_tokens=32)], 1, ("b", "discard", 1, 8.0)),
+            # No more is discarded than is wanted or owned. Shared blocks gain nothing.
+            ([candidate("a")], 9, ("a", "discard", 2, 14.0)),
+            ([candidate("a", num_owned=0)], 1, None),
+            ([], 1, None),
+            # A block that is allocated and not computed yet wastes nothing.
+            ([candidate("a", num_computed_tokens=20)], 1, ("a", "discard", 1, 0.0)),
+        ],
+    )
+    def test_who_gives_up_what(self, candidates: list[Any], num_wanted: int, expected: Any) -> None:
+        """Its name, by what means, how many blocks, and the cost."""
+        assert victim("auto", *candidates, num_wanted=num_wanted) == expected
 
     @pytest.mark.parametrize(
         ("policy", "can_swap", "expected"),

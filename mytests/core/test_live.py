@@ -115,15 +115,7 @@ def test_the_page_is_whole() -> None:
 def test_a_users_characters_are_shown_and_not_obeyed(screen: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request's id, its texts and those of who waits may have any, and reach the server as they are."""
     name = "a/b?c#[/d]\x1b[2J\x9b2J"
-    tree = {"time": 9.0, "sequences": [{**told(ROOT), "request_id": name, "last_texts": [PIECE]}]}
-    answers = {
-        "/v1/live_requests": {"time": 9.0, "num_unfinished": 1, "requests": [{**REQUEST, "request_id": name}]},
-        f"/v1/live_requests/{name}": tree,
-        "/v1/sequences_awaiting_resume": {"sequences": [{**WAITING, "request_id": name, "text": PIECE["text"]}]},
-        "/metrics": {},
-    }
-    serve(monkeypatch, lambda request: httpx.Response(200, json=answers[request.url.path]))
-    terminal.watch("http://server", None, None)
+    drawn_sequences(monkeypatch, screen, {**told(ROOT), "request_id": name, "last_texts": [PIECE]})
     assert "\x1b[2J" not in screen.getvalue() and "\x9b" not in screen.getvalue()
     assert screen.getvalue().count("a/b?c#[/d]␛[2J�2J") == 2 and screen.getvalue().count("␛[31m") == 2
 
@@ -163,9 +155,9 @@ def drawn_sequences(monkeypatch: pytest.MonkeyPatch, screen: io.StringIO, *seque
         "/v1/live_requests": {"time": 9.0, "num_unfinished": 1, "requests": [{**REQUEST, "request_id": request_id}]},
         "/v1/sequences_awaiting_resume": {"sequences": [{**WAITING, "request_id": request_id, "text": text}]},
         "/metrics": {},
+        f"/v1/live_requests/{request_id}": {"time": 9.0, "sequences": list(sequences)},
     }
-    tree = {"time": 9.0, "sequences": list(sequences)}
-    serve(monkeypatch, lambda request: httpx.Response(200, json=answers.get(request.url.path, tree)))
+    serve(monkeypatch, lambda request: httpx.Response(200, json=answers[request.url.path]))
     terminal.watch("http://server", None, None)
     return screen.getvalue().splitlines()
 

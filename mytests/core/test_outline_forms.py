@@ -9,18 +9,12 @@ from typing import Any
 
 import pytest
 
-from mytests.harness.outline_requests import (
-    ItemRequest,
-    Request,
-    asked,
-    changed,
-)
+from mytests.harness.outline_requests import ItemRequest, Request, asked, changed
 from sequence_hooks.serving.outlines.answer import NoOutline, OutlineAnswer
 from sequence_hooks.serving.outlines.forms import Response
-from sequence_hooks.serving.outlines.requests import (
-    Asking,
-    answered,
-)
+from sequence_hooks.serving.outlines.requests import Asking, answered
+
+LOW_EFFORT, AS_JSON = SimpleNamespace(effort="low"), SimpleNamespace(format=SimpleNamespace(type="json_schema"))
 
 
 class TestResponse:
@@ -44,29 +38,23 @@ class TestResponse:
 
     def test_what_is_thought_of_first_is_no_outline(self) -> None:
         """As much as it may be thought of."""
-        effort = SimpleNamespace(effort="low")
-        assert asked(ItemRequest("why?", reasoning=effort), Response) is None
+        assert asked(ItemRequest("why?", reasoning=LOW_EFFORT), Response) is None
         assert asked(ItemRequest("why?", reasoning=SimpleNamespace(effort="none")), Response) is not None
 
     @pytest.mark.parametrize(
-        ("request_", "message"),
+        ("given", "message"),
         [
-            ("background", "background is true, and an outline's answer is not stored"),
-            ("reasoning", "reasoning has the effort 'low', and an answer that has to be"),
-            ("text", "text.format is 'json_schema', and an outline has a form"),
-            ("input", "input ends with one of the role 'assistant'; end with a user's"),
+            ({"background": True}, "background is true, and an outline's answer is not stored"),
+            ({"reasoning": LOW_EFFORT}, "reasoning has the effort 'low', and an answer that has to be"),
+            ({"text": AS_JSON}, "text.format is 'json_schema', and an outline has a form"),
+            ({"input": [SimpleNamespace(role="assistant")]}, "input ends with one of the role 'assistant'; end with a"),
         ],
+        ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
     )
-    def test_what_cannot_be_is_refused(self, request_: str, message: str) -> None:
+    def test_what_cannot_be_is_refused(self, given: dict[str, Any], message: str) -> None:
         """By the field's name on this route."""
-        given = {
-            "background": True,
-            "reasoning": SimpleNamespace(effort="low"),
-            "text": SimpleNamespace(format=SimpleNamespace(type="json_schema")),
-            "input": [SimpleNamespace(role="assistant")],
-        }[request_]
         with pytest.raises(ValueError, match=re.escape(message)):
-            asked(ItemRequest(**{"input": "why?", "skeleton": "always", request_: given}), Response)
+            asked(ItemRequest(**{"input": "why?", "skeleton": "always", **given}), Response)
 
 
 class Stream:

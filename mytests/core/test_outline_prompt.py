@@ -10,18 +10,11 @@ from uuid import uuid4
 
 import pytest
 
-from mytests.harness.outline_requests import (
-    Request,
-    constrained,
-    hooks,
-)
+from mytests.harness.outline_requests import Request, constrained, hooks
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.serving.outlines.answer import OutlineAnswer
 from sequence_hooks.serving.outlines.forms import Chat
-from sequence_hooks.serving.outlines.requests import (
-    Asking,
-    asking,
-)
+from sequence_hooks.serving.outlines.requests import Asking, asking
 
 
 def written(folder: Path, given: Any) -> str:

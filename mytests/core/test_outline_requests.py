@@ -9,14 +9,7 @@ from typing import Any
 import pytest
 
 from mytests.harness.outline_engine import Kind
-from mytests.harness.outline_requests import (
-    POINTS,
-    SKELETON,
-    Request,
-    asked,
-    changed,
-    with_messages,
-)
+from mytests.harness.outline_requests import POINTS, SKELETON, Request, asked, changed, with_messages
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.protocols.outlines import outline_or_other_regex, outline_regex
 from sequence_hooks.serving.outlines.requests import (
@@ -26,6 +19,38 @@ from sequence_hooks.serving.outlines.requests import (
     regexes,
     with_aliases,
 )
+
+THINKS, AS_JSON = {"enable_thinking": True}, SimpleNamespace(type="json_object")
+REFUSED: list[tuple[Request, str]] = [
+    (Request(skeleton="yes"), "skeleton is 'yes'; use true, false or 'always'"),
+    (Request(conclusion=[]), r"conclusion is []; use true or false"),
+    (Request(outline="a"), "outline is 'a'; give a list of 1 to 10 points"),
+    (Request(outline=["a"] * 10_000), "give a list of 1 to 10 points"),
+    (Request(outline=[5]), "outline has 5; give a text with a letter or digit"),
+    (Request(outline=["  "]), "outline has ''; give a text"),
+    (Request(outline=["..."]), "outline has '...'; give a text"),
+    (Request(outline=["a ### b"]), "outline has 'a ### b'; give a text"),
+    (Request(outline=["<|im_end|>"]), "outline has '<|im_end|>'; give a text"),
+    (Request(outline=["a\ud800"]), "or half of a surrogate pair"),
+    (Request(outline=["a", "b"], vllm_xargs={"max_children": 1}), "give a list of 1 to 1 points"),
+    (Request(skeleton=True, vllm_xargs={"max_tree_tokens": "many"}), "max_tree_tokens is 'many'; use an integer"),
+    (Request(outline=["x" * 201]), "give points of at most 200 characters"),
+    (Request(skeleton=1), "skeleton is 1; use true, false or 'always'"),
+    (Request(skeleton=True, use_beam_search=True), "use_beam_search is true, and beams"),
+    (Request(skeleton=True, best_of=2), "best_of is 2, and all choices"),
+    (
+        Request(skeleton="always", chat_template_kwargs={"enable_thinking": True}),
+        "chat_template_kwargs has enable_thinking",
+    ),
+    (Request(skeleton=True, tools=[1]), "tools are given"),
+    (Request(skeleton=True, continue_final_message=True), "continue_final_message is true"),
+    (
+        Request(skeleton=True, response_format=SimpleNamespace(type="json_object")),
+        "response_format is 'json_object', and an outline",
+    ),
+    (with_messages(skeleton=True), "messages ends with one of the role None; end with a user's"),
+    (with_messages({"role": "assistant", "content": ""}, skeleton=True), "of the role 'assistant'; end with a"),
+]
 
 
 class TestAsk:
@@ -72,7 +97,7 @@ class TestAsk:
             assert asked(request) is None
             assert vars(request) == before
 
-    @pytest.mark.parametrize("field", [{"max_tokens": 100}, {"chat_template_kwargs": {"enable_thinking": True}}])
+    @pytest.mark.parametrize("field", [{"max_tokens": 100}, {"chat_template_kwargs": THINKS}])
     def test_what_is_short_or_thought_of_first_is_no_outline(self, field: dict[str, Any]) -> None:
         """It is answered as any other, by the model's own name."""
         request = Request("m:skeleton", **field)
@@ -116,42 +141,7 @@ class TestAsk:
             for fields in ({"skeleton": "always"}, {"skeleton": "always", "conclusion": True}, {"outline": ["a"]}):
                 assert changed(Request(max_tokens=most, **fields)).regex in many
 
-    @pytest.mark.parametrize(
-        ("request_", "message"),
-        [
-            (Request(skeleton="yes"), "skeleton is 'yes'; use true, false or 'always'"),
-            (Request(conclusion=[]), r"conclusion is []; use true or false"),
-            (Request(outline="a"), "outline is 'a'; give a list of 1 to 10 points"),
-            (Request(outline=["a"] * 10_000), "give a list of 1 to 10 points"),
-            (Request(outline=[5]), "outline has 5; give a text with a letter or digit"),
-            (Request(outline=["  "]), "outline has ''; give a text"),
-            (Request(outline=["..."]), "outline has '...'; give a text"),
-            (Request(outline=["a ### b"]), "outline has 'a ### b'; give a text"),
-            (Request(outline=["<|im_end|>"]), "outline has '<|im_end|>'; give a text"),
-            (Request(outline=["a\ud800"]), "or half of a surrogate pair"),
-            (Request(outline=["a", "b"], vllm_xargs={"max_children": 1}), "give a list of 1 to 1 points"),
-            (
-                Request(skeleton=True, vllm_xargs={"max_tree_tokens": "many"}),
-                "max_tree_tokens is 'many'; use an integer",
-            ),
-            (Request(outline=["x" * 201]), "give points of at most 200 characters"),
-            (Request(skeleton=1), "skeleton is 1; use true, false or 'always'"),
-            (Request(skeleton=True, use_beam_search=True), "use_beam_search is true, and beams"),
-            (Request(skeleton=True, best_of=2), "best_of is 2, and all choices"),
-            (
-                Request(skeleton="always", chat_template_kwargs={"enable_thinking": True}),
-                "chat_template_kwargs has enable_thinking",
-            ),
-            (Request(skeleton=True, tools=[1]), "tools are given"),
-            (Request(skeleton=True, continue_final_message=True), "continue_final_message is true"),
-            (
-                Request(skeleton=True, response_format=SimpleNamespace(type="json_object")),
-                "response_format is 'json_object', and an outline",
-            ),
-            (with_messages(skeleton=True), "messages ends with one of the role None; end with a user's"),
-            (with_messages({"role": "assistant", "content": ""}, skeleton=True), "of the role 'assistant'; end with a"),
-        ],
-    )
+    @pytest.mark.parametrize(("request_", "message"), REFUSED)
     def test_what_cannot_be_is_refused(self, request_: Request, message: str) -> None:
         """The error names the field, its value and the way out."""
         with pytest.raises(ValueError, match=re.escape(message)):

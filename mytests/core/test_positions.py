@@ -1,21 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The positions of contexts in which results overlap."""
 
-import dataclasses
-from collections.abc import Sequence
 from sys import maxsize
 
 import pytest
 
-from mytests.harness.characters import EOS, PROMISE, SYNC, ids
-from mytests.harness.plain_engine import HOOKS, PlainBranch, PlainEngine, fed
-from sequence_hooks.handlers import Merged
+from mytests.harness.characters import ids
 from sequence_hooks.kv.transfer import Run
-from sequence_hooks.results import ChildOutput
 from sequence_hooks.tree.merge import Span
 from sequence_hooks.tree.positions import PLAIN, ChildPositions, Positions, num_within, overlapping
-
-OVERLAP = dataclasses.replace(HOOKS, child_merge_strategy="kv_inject", position_rule="overlap", children_per_promise=2)
 
 
 def span(text: str, child: str | None = None, start: int = 0) -> Span:
@@ -124,138 +117,3 @@ class TestPositions:
     def test_how_many_a_model_has(self, limit: int, number: int) -> None:
         """Up to the first that it has not: here the six from index 6 on have the positions 6 and 8 to 12."""
         assert num_within(Positions([0, 7], [0, 1]), 6, 12, limit) == number
-
-
-def joined(engine: PlainEngine, root: PlainBranch, *texts: str) -> None:
-    """Let a parent's children sample these texts and end, and join them."""
-    for child, text in zip(root.unjoined, texts, strict=True):
-        fed(engine, child, *text, EOS)
-    engine.driver.join_ready()
-
-
-def positions_of(branch: PlainBranch) -> list[int]:
-    """Those of a sequence's context, and of its next token."""
-    return [branch.positions.of(index) for index in range(branch.num_context + 1)]
-
-
-EXPECTED = [0, 1, 2, 3, 3, 4, 5, 6, 3, 4, 7]
-"""Those of ``pp!.abcdxy`` and the next token: "abcd" and "xy" have started after the promise."""
-
-
-class TestTrees:
-    def test_a_join_places_what_it_appends(self) -> None:
-        """And a child begins where its parent was."""
-        engine = PlainEngine(OVERLAP)
-        root = engine.add("r")
-        fed(engine, root, PROMISE, SYNC)
-        joined(engine, root, "abcd", "xy")
-        assert positions_of(root) == EXPECTED
-        fed(engine, root, "z", PROMISE, SYNC)
-        assert [positions_of(child) for child in root.unjoined] == [[*EXPECTED, 8, 9]] * 2
-
-    @pytest.mark.parametrize("which", [[0], [1], [2], [1, 2], [0, 1, 2]])
-    def test_lost_kv_changes_no_position(self, which: list[int]) -> None:
-        """Neither that of a parent, nor that of its children."""
-        engine = PlainEngine(OVERLAP)
-        root = engine.add("r")
-        fed(engine, root, PROMISE, SYNC)
-        fed(engine, root.children[0], *"abcd", EOS)
-        second = root.children[1]
-        fed(engine, second, *"xy")
-        engine.sample(second, EOS)
-        for number in which:
-            engine.evict([root, *root.children][number])
-        engine.driver.join_ready()
-        assert positions_of(root) == EXPECTED
-
-    def test_a_parent_that_has_lost_its_kv_after_a_join_keeps_them(self) -> None:
-        """Its children go on from them."""
-        engine = PlainEngine(OVERLAP)
-        root = engine.add("r")
-        fed(engine, root, PROMISE, SYNC)
-        joined(engine, root, "abcd", "xy")
-        fed(engine, root, PROMISE, SYNC)
-        engine.evict(root)
-        assert positions_of(root) == [*EXPECTED, 8, 9]
-        joined(engine, root, "e", "f")
-        # The sync token, both results, and what comes next.
-        assert positions_of(root)[-4:] == [8, 8, 8, 9]
-
-    def test_without_slots_for_a_join_they_are_the_same(self) -> None:
-        """What is not injected is computed there."""
-        engine = PlainEngine(OVERLAP)
-        engine.has_slots = False
-        root = engine.add("r")
-        fed(engine, root, PROMISE, SYNC)
-        joined(engine, root, "abcd", "xy")
-        assert (positions_of(root), root.injected) == (EXPECTED, None)
-
-    def test_a_sequence_that_ends_keeps_its_own(self) -> None:
-        """It computes nothing of what its children give it."""
-        engine = PlainEngine(OVERLAP)
-        root = engine.add("r")
-        fed(engine, root, PROMISE, EOS)
-        joined(engine, root, "abcd", "xy")
-        assert positions_of(root) == [*range(11)]
-
-
-def closing(children: Sequence[ChildOutput]) -> Merged:
-    """A join as protocols have it."""
-    return [piece for child in children for piece in (child, "|")] + [",."]
-
-
-AHEAD = dataclasses.replace(OVERLAP, children_per_promise=1, child_prefix_token_ids=(7,) * 5)
-"""A child's prefix takes positions, and is not merged."""
-
-
-class TestModelsLength:
-    def test_a_sequence_ends_where_there_are_no_more_positions(self) -> None:
-        """Its tokens would be fewer than the model takes."""
-        engine = PlainEngine(AHEAD, max_len=16)
-        root = engine.add("r")
-        fed(engine, root, PROMISE, SYNC)
-        joined(engine, root, "ab")
-        # "p", "p", the promise and the sync, then "a" and "b" at 8 and 9.
-        assert positions_of(root) == [0, 1, 2, 3, 8, 9, 10]
-        fed(engine, root, *"zzzzzz")
-        assert (root.phase, root.outcome, len(root.sequence.context)) == ("finished", "length", 12)
-        engine.assert_empty()
-
-    def test_a_promise_needs_a_position_for_a_child(self) -> None:
-        """Otherwise it is an ordinary token."""
-        engine = PlainEngine(AHEAD, max_len=17)
-        root = engine.add("r")
-        fed(engine, root, PROMISE, SYNC)
-        joined(engine, root, "ab")
-        fed(engine, root, PROMISE)
-        # The promise has position 10, and the prefix 11 to 15.
-        assert len(root.children) == 2
-        fed(engine, root, PROMISE)
-        assert (len(root.children), [*root.tree.limits_met]) == (2, ["max_model_len"])
-
-    @pytest.mark.parametrize(
-        ("length", "text", "num_cut"), [(14, "ab|,.", 0), (13, "ab|,.", 0), (12, "ab|,", 1), (10, "ab", 3)]
-    )
-    def test_a_merge_is_cut_to_positions(self, length: int, text: str, num_cut: int) -> None:
-        """And a parent that is left without one ends."""
-        engine = PlainEngine(AHEAD, max_len=length)
-        root = engine.add("r")
-        fed(engine, root, PROMISE, SYNC)
-        (child,) = root.children
-        assert child.handler is not None
-        child.handler.join = closing  # type: ignore[method-assign]
-        joined(engine, root, "ab")
-        assert "".join(map(chr, root.sequence.output_token_ids[2:])) == text
-        assert root.joins[0].num_cut == num_cut
-        assert root.phase == ("live" if length == 14 else "finished")
-
-    def test_a_caller_gives_no_more_than_has_positions(self) -> None:
-        """They are fewer than the tokens that would fit."""
-        engine = PlainEngine(dataclasses.replace(AHEAD, sync_resume="manual"), max_len=20)
-        root = engine.add("r")
-        fed(engine, root, PROMISE, SYNC)
-        fed(engine, root.children[0], *"ab", EOS)
-        engine.driver.resume("r", [])
-        engine.driver.join_ready()
-        fed(engine, root, SYNC)
-        assert (len(root.sequence.context), engine.driver.room_to_resume(root)) == (7, 9)

@@ -1,20 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joins that replace the end of a context, as the rules and the driver see them, on an engine of lists."""
+"""Joins that replace the end of a context, as the rules and the driver see them.
+
+What callers, models and engines see of them is in `mytests/rules/test_replacement.py`.
+"""
 
 import dataclasses
-from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
-from mytests.harness.asking import Asks, branch_with, decided
-from mytests.harness.characters import EOS, PROMISE, SYNC, ids
-from mytests.harness.plain import PlainSequence, Trees, child_of, encode, end, handler, merged
-from mytests.harness.plain_engine import PlainBranch, PlainEngine, fed
-from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent
-from sequence_hooks.results import ChildOutput, Origin, Segment
+from mytests.harness.characters import EOS
+from mytests.harness.plain import (
+    Asks,
+    PlainSequence,
+    Trees,
+    branch_with,
+    child_of,
+    decided,
+    encode,
+    end,
+    handler,
+    merged,
+)
+from mytests.harness.plain_engine import HOOKS as PLAIN_HOOKS
+from mytests.harness.plain_engine import PlainEngine
+from mytests.harness.stepped import plan
+from sequence_hooks.handlers import Actions, Spawn, TokenEvent
+from sequence_hooks.results import Origin, Segment
 from sequence_hooks.tree.assembly import Assembler, segments_of
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.positions import PLAIN, ChildPositions
@@ -23,36 +35,19 @@ from sequence_hooks.tree.rules import Decision, Refusal, joined, keeps_kv
 from sequence_hooks.tree.wait import ALL
 
 
-class Replaces:
-    """Replaces what a test says."""
+class Replaces(Asks):
+    """Replaces from where a test says."""
 
-    start: int = 0
-    inserts: tuple[int, ...] = ()
-    seen: list[TokenEvent] = []
+    start = 0
 
-    def __init__(self, tokenizer: object) -> None: ...
+    def __init__(self, tokenizer: object) -> None:
+        super().__init__(None)
 
     def on_token(self, event: TokenEvent) -> Actions:
-        self.seen.append(event)
-        return Actions(block=True, replace_from=self.start, insert_token_ids=self.inserts)
-
-    def join(self, children: Sequence[ChildOutput]) -> Merged:
-        return ()
+        return Actions(block=True, replace_from=self.start)
 
 
-HOOKS = SpecialKwargs(promise_token_id=PROMISE, handlers={SYNC: f"{__name__}.Replaces"}, block_on="sync")
-
-
-def replacing(start: int, inserts: str = "", **hooks: Any) -> PlainEngine:
-    """An engine whose sync token replaces the context from ``start`` on."""
-    Replaces.start, Replaces.inserts = start, tuple(ids(inserts))
-    Replaces.seen.clear()
-    return PlainEngine(dataclasses.replace(HOOKS, **hooks))
-
-
-def text_of(token_ids: Sequence[int]) -> str:
-    """Tokens as `mytests.harness.characters.plan` writes them."""
-    return "".join({PROMISE: "!", SYNC: ".", EOS: "$"}.get(each, chr(each)) for each in token_ids)
+HOOKS = dataclasses.replace(PLAIN_HOOKS, child_merge_strategy="kv_inject", handlers={ord("*"): f"{__name__}.Replaces"})
 
 
 class TestDecide:
@@ -114,167 +109,17 @@ class TestSegments:
         assert [each.start for each in found if each.is_replaced] == [3, 4, 7]
 
 
-class TestJoin:
-    def test_the_context_is_cut_and_the_output_grows(self) -> None:
-        """What is inserted comes in the place of what was replaced, and the sequence goes on after it."""
-        engine = replacing(1, "yz")
-        root = engine.add("r")
-        fed(engine, root, "a", "b", SYNC, "c", EOS)
-        assert text_of(root.sequence.context) == "ppayzc$"
-        assert text_of(root.sequence.output_token_ids) == "ab.yzc$"
-        assert [(each.start, each.end, each.origin, each.is_replaced) for each in root.segments] == [
-            *((0, 1, "sampled", False), (1, 3, "sampled", True)),
-            *((3, 5, "inserted", False), (5, 7, "sampled", False)),
-        ]
-        (join,) = root.joins
-        assert (join.position, join.num_merged, join.num_replaced) == (3, 2, 2)
-        assert (join.num_context, join.num_prefill) == (5, 2)
-        assert (root.num_sampled, root.num_context) == (5, 7)
-        assert text_of(root.output_in_context) == "ayzc$"
-        engine.assert_empty()
-
-    def test_its_children_are_joined_after_what_it_inserts(self) -> None:
-        """And their contexts have what was there when they were spawned."""
-        engine = replacing(0, "y", merge_separator="")
-        root = engine.add("r")
-        fed(engine, root, "a", PROMISE, SYNC)
-        (child,) = root.children
-        fed(engine, child, "c", EOS)
-        fed(engine, root, "b", EOS)
-        assert text_of(child.sequence.context) == "ppa!c$"
-        assert text_of(root.sequence.context) == "ppycb$"
-        assert text_of(root.sequence.output_token_ids) == "a!.ycb$"
-        engine.assert_empty()
-
-    def test_positions_of_children_count_the_output(self) -> None:
-        """One that is spawned later shares the context, and stands where the caller sees its promise."""
-        engine = replacing(0, "y")
-        root = engine.add("r")
-        fed(engine, root, "a", "b", SYNC, PROMISE)
-        (child,) = root.children
-        assert child.spec is not None
-        assert (child.spec.position, child.spec.num_shared) == (5, 4)
-        assert text_of(child.sequence.prompt_token_ids) == "ppy!"
-        engine.abort(root)
-        engine.assert_empty()
-
-    def test_a_handler_sees_the_context(self) -> None:
-        """What is replaced is not in its event, and its index counts what is left."""
-        engine = replacing(1, "y")
-        root = engine.add("r")
-        fed(engine, root, "a", "b", SYNC, "c", SYNC)
-        assert [text_of(event.output_token_ids) for event in Replaces.seen] == ["ab", "ayc"]
-        engine.abort(root)
-
-    def test_a_second_one_replaces_what_the_first_has_inserted(self) -> None:
-        """What is merged and replaced keeps its origin, and is counted once."""
-        engine = replacing(0, "y")
-        root = engine.add("r")
-        fed(engine, root, "a", SYNC, "b", SYNC, EOS)
-        assert text_of(root.sequence.context) == "ppy$"
-        assert [each.is_replaced for each in root.segments] == [True, True, True, False, False]
-        assert [each.origin for each in root.segments] == ["sampled", "inserted", "sampled", "inserted", "sampled"]
-        assert (root.num_sampled, root.sampled_token_ids) == (5, [*ids("a"), SYNC, *ids("b"), SYNC, EOS])
-        engine.assert_empty()
-
-    def test_it_makes_room(self) -> None:
-        """A model's length that is reached before the join is not reached after it."""
-        engine = replacing(0, "yz")
-        engine.length = 7
-        root = engine.add("r")
-        fed(engine, root, "a", "b", SYNC, "c", EOS)
-        assert text_of(root.sequence.context) == "ppyzc$"
-        engine.assert_empty()
-
-    def test_an_insertion_that_does_not_fit_is_cut(self) -> None:
-        """It ends with the length, and what it has replaced is told."""
-        engine = replacing(0, "yzyzyz")
-        engine.length = 6
-        root = engine.add("r")
-        fed(engine, root, "a", SYNC)
-        engine.driver.join_ready()
-        (join,) = root.joins
-        assert (join.num_merged, join.num_cut, join.num_replaced, root.outcome) == (4, 2, 2, "length")
-        engine.assert_empty()
-
-    def test_an_abort_before_the_join_keeps_all(self) -> None:
-        """Nothing is cut as long as it waits."""
-        engine = replacing(0, "y")
-        root = engine.add("r")
-        fed(engine, root, "a", PROMISE, SYNC)
-        engine.abort(root)
-        assert (text_of(root.sequence.context), root.num_replaced) == ("ppa!.", 0)
-        engine.assert_empty()
-
-    def test_a_child_that_replaces_gives_its_parent_what_is_left(self) -> None:
-        """Its result is what its own context has."""
-        engine = replacing(0, "y")
-        root = engine.add("r")
-        fed(engine, root, PROMISE, EOS)
-        (child,) = root.children
-        fed(engine, child, "a", SYNC, "c", EOS)
-        engine.driver.join_ready()
-        assert text_of(root.sequence.output_token_ids) == "!$yc"
-        engine.assert_empty()
-
-
 class TestKV:
-    def injecting(self, start: int) -> tuple[PlainEngine, PlainBranch]:
-        """A parent with one injected result, ``xy``, which the next sync token replaces from ``start`` on."""
-        engine = replacing(start, child_merge_strategy="kv_inject", merge_separator="", handlers={}, sync_token_id=SYNC)
-        root = engine.add("r")
-        fed(engine, root, "a", PROMISE, SYNC)
-        (child,) = root.children
-        fed(engine, child, "x", "y", EOS)
-        fed(engine, root, "b", "c")
-        assert root.injected is not None and engine.num_injected
-        engine.driver.triggers.by_id[SYNC] = Replaces(None)
-        return engine, root
-
     @pytest.mark.parametrize(("start", "num_prefill"), [(6, 1), (5, 2), (4, 1), (0, 1)])
     def test_injected_kv_is_kept_as_a_whole_or_not_at_all(self, start: int, num_prefill: int) -> None:
         """Recomputed after a part of it, tokens would stand at other positions than before."""
-        engine, root = self.injecting(start)
-        fed(engine, root, SYNC)
-        engine.driver.join_ready()
-        assert root.joins[-1].num_prefill == num_prefill
+        Replaces.start = start
+        engine = PlainEngine(HOOKS)
+        root = engine.add(prompt="pp")
+        # The context is "pp", and "a!.xybc*" of which "xy" is injected.
+        engine.run_until(lambda: len(root.joins) == 2, plan(r="a!.bc*", r_child_0="xy"))
+        assert engine.num_injected() and root.joins[-1].num_prefill == num_prefill
         assert (root.injected is not None) == (start == 6)
-        engine.abort(root)
-        engine.assert_empty()
-
-    def test_children_of_a_join_that_replaces_are_prefilled(self) -> None:
-        """They may have seen what is not there any more."""
-        engine = replacing(0, child_merge_strategy="kv_inject", merge_separator="")
-        root = engine.add("r")
-        fed(engine, root, "a", PROMISE, SYNC)
-        (child,) = root.children
-        fed(engine, child, "x", "y", EOS)
-        fed(engine, root, EOS)
-        assert (engine.num_injected, root.joins[0].num_prefill) == (0, 2)
-        assert text_of(root.sequence.context) == "ppxy$"
-        engine.assert_empty()
-
-    def test_a_child_that_has_replaced_something_is_injected_from_where_its_tokens_are(self) -> None:
-        """The engine of lists checks that the KV is that of the tokens."""
-        engine = replacing(0, "y", child_merge_strategy="kv_inject", merge_separator="")
-        root = engine.add("r")
-        fed(engine, root, PROMISE)
-        (child,) = root.children
-        fed(engine, child, "a", "b", SYNC, "c", "d", EOS)
-        engine.driver.triggers.by_id[SYNC] = Plain()
-        fed(engine, root, SYNC, EOS)
-        assert text_of(root.sequence.context) == "pp!.ycd$"
-        assert engine.num_injected == 2
-        engine.assert_empty()
-
-
-class Plain(Replaces):
-    """Waits for its children alone."""
-
-    def __init__(self) -> None: ...
-
-    def on_token(self, event: TokenEvent) -> Actions:
-        return Actions(block=True)
 
 
 def test_nobody_keeps_kv_for_a_parent_that_replaces() -> None:

@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 
 import sequence_hooks.tree.merge as merge_module
-from mytests.harness.asking import Asks, branch_with, decided
 from mytests.harness.plain import (
     HOOKS,
     LIMITS,
     PROMISE,
+    Asks,
     PlainSequence,
     Trees,
+    branch_with,
     child_of,
+    decided,
     handler,
     merged,
     spec,

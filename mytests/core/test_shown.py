@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sequence_hooks.text.messages import abbreviated, abbreviated_error
+from sequence_hooks.text.messages import abbreviated, abbreviated_error, describe_error
 
 
 class Unshowable:
@@ -13,6 +13,11 @@ class Unshowable:
 
     def __repr__(self) -> str:
         raise RuntimeError("no repr")
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
 
 
 @pytest.mark.parametrize(
@@ -61,3 +66,9 @@ def test_a_list_is_not_read_to_its_end() -> None:
 def test_an_error_is_cut_likewise(text: str, most: int) -> None:
     """It may come from a library, which repeats what it was given."""
     assert len(abbreviated_error(ValueError(text))) == most
+
+
+@pytest.mark.parametrize(("error", "line"), [(KeyError("k"), "KeyError: 'k'"), (Unprintable(), "Unprintable")])
+def test_an_error_has_a_line_whatever_it_is(error: Exception, line: str) -> None:
+    """Its class at least."""
+    assert describe_error(error) == line

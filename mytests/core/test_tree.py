@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trees: which steps a branch may take, who is ready when, and what is kept."""
+"""The trees: which steps a branch may take, what observers are told of them, and what is kept."""
 
 import dataclasses
 from itertools import count
@@ -18,8 +18,7 @@ from sequence_hooks.tree.manager import IllegalStep
 from sequence_hooks.tree.merge import Span
 from sequence_hooks.tree.positions import PLAIN, Positions
 from sequence_hooks.tree.rules import joined as awaited
-from sequence_hooks.tree.rules import ready
-from sequence_hooks.tree.transcript import output_of, tokens_of
+from sequence_hooks.tree.transcript import output_of
 from sequence_hooks.tree.wait import ALL, Wait
 
 
@@ -46,28 +45,6 @@ class TestLife:
         root.sequence.output_token_ids.append(6)
         assert (root.sequence.output_token_ids, root.sampled_token_ids) == ([1, 5, 20, 21, 6], [1, 5, 6])
 
-    def test_a_parent_is_ready_when_its_children_have_finished(self) -> None:
-        """All of them, in whatever order; then it gets their results in spawn order."""
-        trees, root = planted(output_token_ids=[1])
-        spawned_by = handler()
-        first, second = child_of(trees, root, spawned_by, [20, 3]), child_of(trees, root, spawned_by, [30, 3])
-        trees.block(root, ALL)
-        assert list(ready(trees.take_unsettled())) == []
-        assert end(trees, second)
-        assert list(ready(trees.take_unsettled())) == []
-        assert end(trees, first)
-        assert list(ready(trees.take_unsettled())) == [root]
-        join = joined(trees, root)
-        assert (root.sequence.output_token_ids, root.phase) == ([1, 20, 30], "live")
-        assert (join.position, join.num_merged, join.num_context, join.num_prefill) == (1, 2, 5, 1)
-        assert root.segments == (
-            Segment(0, 1, "sampled"),
-            Segment(1, 2, "merged", "r_child_0"),
-            Segment(2, 3, "merged", "r_child_1"),
-        )
-        assert tokens_of(root).sampled_below == 4
-        trees.check_integrity()
-
     def test_a_parent_with_unjoined_children_is_blocked_at_its_end(self) -> None:
         """And finishes, once it is joined, as it had ended."""
         trees, root = planted(output_token_ids=[1, 3])
@@ -80,67 +57,6 @@ class TestLife:
         assert trees.end(root)
         assert (root.phase, root.outcome, root.stop_tokens) == ("finished", "stopped", range(1, 2))
         assert (list(trees.branches), trees.has_unsettled) == ([], False)
-
-    def test_a_caller_is_awaited_beside_the_children(self) -> None:
-        """What it gives comes after their results."""
-        trees, root = planted(output_token_ids=[1])
-        only = child_of(trees, root, handler(), [20, 3])
-        trees.block(root, Wait("caller"))
-        end(trees, only)
-        assert list(ready(trees.take_unsettled())) == []
-        trees.resume(root, (40, 41))
-        assert list(ready(trees.take_unsettled())) == [root]
-        joined(trees, root)
-        assert root.sequence.output_token_ids == [1, 20, 40, 41]
-        assert (root.resumed_with, root.paused_for_caller) == ((), False)
-
-    def test_a_parent_without_room_ends_by_length(self) -> None:
-        """At its join."""
-        trees, root = planted(output_token_ids=[1])
-        only = child_of(trees, root, handler(), [20, 21, 3])
-        trees.block(root, ALL)
-        end(trees, only)
-        join = joined(trees, root, room=1)
-        assert (join.num_merged, join.num_cut, root.outcome) == (1, 1, "length")
-
-    def test_a_parent_whose_child_finishes_it_is_ready_in_the_same_round(self) -> None:
-        """Each is looked at when its turn comes."""
-        trees, root = planted(output_token_ids=[1])
-        middle = child_of(trees, root, handler(), [20, 3])
-        leaf = child_of(trees, middle, handler(), [30, 3])
-        trees.block(root, ALL)
-        end(trees, middle)
-        end(trees, leaf)
-        seen = []
-        for branch in ready([middle, root]):
-            seen.append(branch)
-            joined(trees, branch)
-            if branch.outcome is not None:
-                trees.end(branch)
-        assert seen == [middle, root]
-        # What the child got at its end stands after the token that ended it, which is left out.
-        assert root.sequence.output_token_ids == [1, 20, 30]
-
-    def test_an_aborted_child_merges_as_nothing(self) -> None:
-        """And is counted."""
-        trees, root = planted(output_token_ids=[1])
-        aborted, other = child_of(trees, root, handler(), [20]), child_of(trees, root, handler(), [30, 3])
-        trees.block(root, ALL)
-        trees.abort(aborted)
-        end(trees, other)
-        joined(trees, root)
-        assert root.sequence.output_token_ids == [1, 30]
-        assert (trees.stats.num_spawned, trees.stats.num_failed) == (2, 1)
-        assert [child.failed for child in map(output_of, root.children)] == [True, False]
-
-    def test_an_aborted_root_leaves_nothing(self) -> None:
-        """Whatever its children were about to do."""
-        trees, root = planted(output_token_ids=[1])
-        only = child_of(trees, root, handler())
-        trees.block(root, Wait("caller"))
-        trees.abort(root)
-        trees.abort(only)
-        assert (list(trees.branches), trees.has_unsettled, root.paused_for_caller) == ([], False, False)
 
     def test_the_time_blocked_is_of_each_join(self) -> None:
         """In seconds of the trees' own clock."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mytests.harness.plain import handler
+from mytests.harness.plain import Pieces, handler
 from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.handlers.triggers import TriggerMatch, Triggers
 from sequence_hooks.text.spelling import can_spell
@@ -17,21 +17,11 @@ TEXTS = ["a", "<", "</", "/", "go", "g", "o", ">", "o>", "go>", "</go>", ">b", "
 """What each token of `Cuts` decodes to, by its id."""
 
 
-class Cuts:
+class Cuts(Pieces):
     """A tokenizer whose tokens are pieces of tags."""
 
-    unk_token_id = None
-
-    def get_vocab(self) -> dict[str, int]:
-        return {text: token_id for token_id, text in enumerate(TEXTS)}
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        # Some tokenizers drop what they do not know.
-        return [TEXTS.index(character) for character in text if character in TEXTS]
-
-    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
-        assert not skip_special_tokens
-        return "".join(TEXTS[token_id] for token_id in token_ids)
+    def __init__(self) -> None:
+        super().__init__(*TEXTS)
 
 
 class WithoutParts(Cuts):

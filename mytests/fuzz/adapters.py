@@ -25,7 +25,6 @@ def lora_request(number: int) -> LoRARequest | None:
 
 
 def with_adapter(model: LlamaForCausalLM, number: int) -> LlamaForCausalLM:
-    """``model`` itself, with adapter ``number`` merged into its weights."""
     rank, factors = _rank(number), _factors(number)
     with torch.no_grad():
         for module, (down, up) in factors.items():

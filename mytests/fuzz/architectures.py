@@ -157,7 +157,6 @@ def config_of(architecture: str) -> Any:
 
 
 def save_random(architecture: str, folder: Path) -> None:
-    """Save a model of an architecture of `FIELDS`."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config_of(architecture))
     if model.config.tie_word_embeddings:

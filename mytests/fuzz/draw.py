@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from benchmarks.check_upstream.workload import VOCABULARY
 from mytests.fuzz.adapters import NUM_ADAPTERS
 from mytests.fuzz.architectures import LLAMA
-from mytests.fuzz.grammars import grammars
 from mytests.fuzz.history import BLOCK_SIZE, POLICIES, SEPARATORS, Abort, History, Request, Setup
 from mytests.fuzz.model import EOS, PROMISE, SYNC, word
-from mytests.fuzz.params import PLAIN, Params
+from mytests.fuzz.params import PLAIN, Params, grammars
 from mytests.fuzz.plan import LONGEST
-from mytests.fuzz.triggers import TEXTS
+from mytests.fuzz.rules import TEXTS
 from mytests.harness.dialect import DIALECT
-from sequence_hooks.config.choices import BlockOn, ChildContext
+from sequence_hooks.config.choices import BlockOn, ChildContext, PositionRule
 
 ARCHITECTURES = (LLAMA,) * (len(DIALECT.architectures) - 1) + DIALECT.architectures[1:]
 """Every other history has the Llama, which alone has adapters."""
@@ -216,3 +215,32 @@ def histories(
         setup = replace(setup, architecture=architecture, max_loras=0)
         requests = [(replace(request, adapter=0), setup, stream) for request, _, stream in requests]
     return History(setup, tuple(_together(*each) for each in requests), drawn)
+
+
+_REFUSED = {"mistral", "mamba2", "falcon_h1", "granitemoehybrid", "lfm2"}
+"""Architectures in which all layers have a window, or one has a state."""
+
+_WITHOUT = {"prompt_logprobs"}
+"""Features of requests whose oracle reads more logits than that of injection has."""
+
+
+@st.composite
+def injected(
+    draw: st.DrawFn,
+    features: Sequence[str] = FEATURES,
+    architectures: Sequence[str] = ARCHITECTURES,
+) -> History:
+    """Those of `histories`, without what cannot be combined with injection."""
+    used = tuple(feature for feature in features if feature not in _WITHOUT)
+    history = draw(histories(used, [each for each in architectures if each not in _REFUSED]))
+    setup = history.setup
+    injecting = replace(
+        setup,
+        block_on="promise" if setup.block_on == "never" else setup.block_on,
+        merges=True,
+        merges_prefixes=not setup.promise_text and draw(st.sampled_from([False, False, True])),
+        position_rule=draw(st.sampled_from(get_args(PositionRule))),
+        # A child may have computed its last token, too.
+        async_output=False,
+    )
+    return replace(history, setup=injecting)

@@ -21,21 +21,17 @@ from hypothesis.errors import Flaky
 import mytests.harness.drawing
 import mytests.harness.environment  # noqa: F401  Before the engine is imported.
 from mytests.fuzz.architectures import STATES
-from mytests.fuzz.deltas import check_child_deltas
-from mytests.fuzz.detached import check_assembled
-from mytests.fuzz.draw import histories
-from mytests.fuzz.grammars import Grammar
+from mytests.fuzz.draw import histories, injected
 from mytests.fuzz.history import SEPARATORS, Abort, History, Request, Setup
-from mytests.fuzz.injected import injected
 from mytests.fuzz.injection_oracle import Layout
 from mytests.fuzz.injection_runs import InjectedRun
 from mytests.fuzz.model import model_folder
 from mytests.fuzz.oracle import check_tree
-from mytests.fuzz.params import Params
+from mytests.fuzz.outputs import check_assembled, check_child_deltas
+from mytests.fuzz.params import Grammar, Params
 from mytests.fuzz.plan import Plan
 from mytests.fuzz.rules import Rules
-from mytests.fuzz.run import Run
-from mytests.fuzz.tally import Tally, count
+from mytests.fuzz.run import Run, Tally, count
 from mytests.fuzz.tokens import Model
 from mytests.fuzz.tree import Node, trees_of
 
@@ -43,6 +39,9 @@ __all__ = ["Abort", "Failure", "Grammar", "History", "Params", "Request", "Run",
 """A failure's script imports all that it needs from here."""
 
 ALL = histories()
+SECONDS = 1_800
+"""More than any test takes on a busy machine; a fault that is not found ends with a number of histories."""
+
 HISTORIES_PER_ROUND = 20
 """Few, because those of one round resemble each other: most are variations of earlier ones."""
 

@@ -4,20 +4,22 @@
 Hook tokens are forced by plans (`mytests.fuzz.plan.Plan`), all other tokens are the model's own.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Literal, get_args
 
 from benchmarks.check_upstream.workload import VOCABULARY
-from mytests.fuzz.compact import Compact
+from mytests.fuzz.handlers import ReplacesWords, handler
 from mytests.fuzz.model import PROMISE, SYNC, word
-from mytests.fuzz.naming import handler
-from mytests.fuzz.params import PLAIN, Params
+from mytests.fuzz.params import PLAIN, Compact, Params
 from mytests.fuzz.plan import LONGEST, Plan
-from mytests.fuzz.prefixed import with_prefixes
 from mytests.harness.dialect import DIALECT
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.config.choices import BlockedKVPolicy, BlockOn, ChildContext, PositionRule, UnjoinedAtEnd
+from sequence_hooks.handlers import Merged, PrefixOf
+from sequence_hooks.handlers.builtin import PromiseHandler
+from sequence_hooks.results import ChildOutput
 
 BLOCK_SIZE = DIALECT.block_size
 SEPARATORS: dict[str, tuple[int, ...]] = {"": (), word(7): (7,)}
@@ -31,13 +33,13 @@ class Setup(Compact):
     """The engine of a history."""
 
     promise_text: str = ""
-    """The text that fires a promise, of `mytests.fuzz.triggers.TEXTS`; if empty, tokens fire the hooks by their ids."""
+    """The text that fires a promise, of `mytests.fuzz.rules.TEXTS`; if empty, tokens fire the hooks by their ids."""
 
     block_on: BlockOn = "promise"
     join_when: int | None = None
     unjoined_at_end: UnjoinedAtEnd = "join"
     names: str = ""
-    """Which child a sync waits for, as the name of a class of `mytests.fuzz.naming`; if empty, for all."""
+    """Which child a sync waits for, as the name of a class of `mytests.fuzz.handlers`; if empty, for all."""
 
     child_context: ChildContext = "parent"
     prefix_caching: bool = DIALECT.prefix_caching[0]
@@ -55,12 +57,12 @@ class Setup(Compact):
     """One for each child of a promise."""
 
     replaces: bool = False
-    """Whether a sync also replaces, see `mytests.fuzz.replaced`."""
+    """Whether a sync also replaces the end of its context."""
 
     separator: str = ""
     merges: bool = True
     merges_prefixes: bool = False
-    """Whether a parent gets what its children began with, too, see `mytests.fuzz.prefixed`."""
+    """Whether a parent gets what its children began with, too, see `Prefixed`."""
 
     position_rule: PositionRule | None = None
     """That of injected KV; without one, none is injected."""
@@ -83,21 +85,16 @@ class Setup(Compact):
 
     @property
     def num_blocks(self) -> int:
-        """The number of blocks in the KV cache."""
         return -(-self.max_model_len // BLOCK_SIZE) + self.spare_blocks
 
     def hooks(self) -> SpecialKwargs:
-        """The hooks of the engine."""
         same = len(set(self.prefixes)) == 1
         triggers: dict[str, Any] = {"promise_token_id": PROMISE, "sync_token_id": SYNC}
         if self.promise_text:
             triggers = {"promise_token": self.promise_text, "sync_token": word(SYNC), "trigger_by": "text"}
-        if self.replaces:
+        if self.replaces or self.names:
             sync = triggers.pop("sync_token_id", None) or triggers.pop("sync_token")
-            triggers["handlers"] = {sync: "mytests.fuzz.replaced.ReplacingSync"}
-        elif self.names:
-            sync = triggers.pop("sync_token_id", None) or triggers.pop("sync_token")
-            triggers["handlers"] = {sync: handler(self.names)}
+            triggers["handlers"] = {sync: handler(ReplacesWords.__name__ if self.replaces else self.names)}
         hooks = SpecialKwargs(
             **triggers,
             block_on=self.block_on,
@@ -114,7 +111,7 @@ class Setup(Compact):
             max_children=self.max_children,
             blocked_kv_policy=self.blocked_kv_policy,
         )
-        return with_prefixes(hooks) if self.merges_prefixes else hooks
+        return _with_prefixes(hooks) if self.merges_prefixes else hooks
 
     def _merge_strategy(self) -> str:
         if self.position_rule is not None:
@@ -124,6 +121,33 @@ class Setup(Compact):
     def _child_sampling_params(self) -> dict[str, Any] | None:
         limit = {} if self.child_max_tokens is None else {"max_tokens": self.child_max_tokens}
         return limit | self.of_children.fields() or None
+
+
+CLOSING, LAST = 120, 7
+"""The token behind each result, and that of the text at the end of a join."""
+
+
+class Prefixed(PromiseHandler):
+    """Spawns as the promise of the hooks that were configured last.
+
+    Its join gives what children began with, too, closes each result, and ends with a text.
+    """
+
+    hooks: SpecialKwargs
+
+    def __init__(self, tokenizer: Any) -> None:
+        super().__init__(self.hooks)
+
+    def join(self, children: Sequence[ChildOutput]) -> Merged:
+        return [*(piece for child in children for piece in (PrefixOf(child), child, CLOSING)), word(LAST)]
+
+
+def _with_prefixes(hooks: SpecialKwargs) -> SpecialKwargs:
+    """The hooks with `Prefixed` in the place of their promise, which is a token id."""
+    Prefixed.hooks = hooks
+    return replace(
+        hooks, promise_token_id=None, handlers={**dict(hooks.handlers), PROMISE: f"{__name__}.{Prefixed.__name__}"}
+    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -168,7 +192,6 @@ class History(Compact):
     aborts: tuple[Abort, ...] = ()
 
     def plan(self, request: Request) -> Plan:
-        """The plan of a request and its descendants."""
         promise_rate = MAX_CHILDREN / len(self.setup.prefixes) / self.setup.max_child_depth
         if len(self.setup.promise_text) > len(word(PROMISE)):
             # Two tokens that follow one another make it.
@@ -178,7 +201,6 @@ class History(Compact):
         return Plan(request.plan_seed, promise_rate, request.params, of_children, request.prompt_length)
 
     def params_of_children(self, request: Request) -> Params:
-        """The parameters of a request's descendants."""
         return request.params.of_children(self.setup.of_children)
 
     @property

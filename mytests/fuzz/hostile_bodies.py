@@ -265,18 +265,15 @@ def _each_value(fields: dict[str, list[Any]]) -> Iterator[Case]:
 
 
 def completion(**fields: Any) -> tuple[str, Body]:
-    """The path and the body of a completion."""
     return "/v1/completions", {"model": MODEL, "prompt": "fork 1 stone\n", "max_tokens": 4} | fields
 
 
 def chat(**fields: Any) -> tuple[str, Body]:
-    """The path and the body of a chat."""
     messages = [{"role": "user", "content": "fork 1 stone\n"}]
     return "/v1/chat/completions", {"model": MODEL, "messages": messages, "max_tokens": 4} | fields
 
 
 def encoded(body: Body) -> bytes | None:
-    """The body as it is sent."""
     if isinstance(body, str):
         return body.encode()
     return body if body is None or isinstance(body, bytes) else json.dumps(body).encode()

@@ -10,12 +10,12 @@ was injected of it.
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mytests.fuzz.tree import Node
 from mytests.harness.dialect import DIALECT
 from sequence_hooks.config.choices import PositionRule
-from sequence_hooks.results import ChildOutput, Join, Segment
+from sequence_hooks.results import Join, Segment
 
 
 class Token:
@@ -99,7 +99,8 @@ class Layout:
 
     def __init__(self, node: Node, rule: PositionRule, losses: Losses, parent: "Layout | None" = None) -> None:
         self.node = node
-        self.tokens: list[Token] = [] if parent is None else parent.tokens[: _num_shared(node)]
+        output: Any = node.output
+        self.tokens: list[Token] = [] if parent is None else parent.tokens[: output.num_shared]
         self.next_position: int = 0 if parent is None else parent.position_of(len(self.tokens))
         self.sees_parent = parent is not None and len(self.tokens) == len(parent.tokens)
         """Whether it has begun with all that its parent had. Others give their results as texts."""
@@ -222,18 +223,15 @@ class Layout:
                 yield from (_Piece(token_id, None, False, segment.end == end) for token_id in token_ids)
                 continue
             child = self.children[segment.child]
-            assert isinstance(child.node.output, ChildOutput)
+            output: Any = child.node.output
             # A prefix is counted back from the child's own output.
-            prefix = range(-len(child.node.output.prefix_token_ids), 0)
+            prefix = range(-len(output.prefix_token_ids), 0)
             own = prefix if segment.origin == "inserted" else child.node.result
             for token_id, position in zip(token_ids, own, strict=False):
                 index = child.own[position]
-                has_kv = not child.node.output.failed and index < child.num_computed
-                yield (
-                    _Piece(token_id, child.tokens[index], has_kv)
-                    if child.sees_parent
-                    else _Piece(token_id, None, False)
-                )
+                has_kv = not output.failed and index < child.num_computed
+                source = child.tokens[index] if child.sees_parent else None
+                yield _Piece(token_id, source, has_kv and child.sees_parent)
 
     def _append(self, token_id: int) -> None:
         """Add a token that the sequence computes itself."""
@@ -266,11 +264,6 @@ class Layout:
             self.next_position = token.position
             self._append(token.token_id)
         self.next_position, self._injected = next_position, Injected()
-
-
-def _num_shared(node: Node) -> int:
-    assert isinstance(node.output, ChildOutput)
-    return node.output.num_shared
 
 
 def _whole(segments: Sequence[Segment]) -> list[Segment]:

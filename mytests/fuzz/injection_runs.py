@@ -2,21 +2,25 @@
 """Histories on an engine whose joins may inject KV, checked against `mytests.fuzz.injection_oracle`."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from random import Random
 from typing import Any
 
 import mytests.harness.environment  # noqa: F401  Before the engine is imported.
 from mytests.fuzz.architectures import LLAMA
-from mytests.fuzz.history import History, Request
+from mytests.fuzz.history import History, Request, Setup
 from mytests.fuzz.injection_oracle import Layout, Loss
 from mytests.fuzz.injection_pass import KV, InjectionModel, Rows
-from mytests.fuzz.model import model_folder
+from mytests.fuzz.model import EOS, PROMISE, SYNC, model_folder
+from mytests.fuzz.params import Params
 from mytests.fuzz.plan import Plan
 from mytests.fuzz.run import Run
 from mytests.fuzz.tree import Node, tree_of
+from mytests.harness.dialect import DIALECT
 from mytests.harness.same_kv import assert_same_kv
+from sequence_hooks.config.choices import BlockOn, PositionRule
 from vllm import RequestOutput
 
 PASSED_ON = 1024
@@ -84,7 +88,6 @@ class Scripted(History):
     places: Places = field(default_factory=Places, compare=False)
 
     def under(self, **changes: Any) -> "Scripted":
-        """The same history on an engine with these changes."""
         return replace(self, setup=replace(self.setup, **changes))
 
     def plan(self, request: Request) -> Plan:
@@ -186,3 +189,50 @@ def run_and_check(history: History) -> tuple[InjectedRun, list[Layout]]:
     of_children = history.setup.of_children
     done = [(name, request) for name, request in run.requests.items() if name not in run.aborted]
     return run, [run.check(tree_of(run.outputs[name], of_children), request) for name, request in done]
+
+
+AMPLE = Setup(position_rule="sequential", spare_blocks=100, max_num_seqs=16, max_num_batched_tokens=512)
+SKEWED = {5: samples(26, EOS), 6: samples(1, EOS), 7: samples(9, EOS), 8: (EOS,)}
+NESTED = {5: samples(1, PROMISE) + samples(2, SYNC) + samples(4, EOS), 6: samples(5, PROMISE, EOS)}
+TWO_JOINS = samples(2, PROMISE) + samples(3, PROMISE, SYNC) + samples(4, PROMISE) + samples(1, SYNC) + samples(5, EOS)
+SETUP = replace(AMPLE, prefixes=((5,), (9, 6), (7,), (8,)))
+REQUESTS = Request(20, max_tokens=64), Request(29, max_tokens=64, topic=1)
+MANY_CHILDREN = {
+    "skewed": Scripted(replace(SETUP, separator="w007"), REQUESTS, (), TWO_JOINS, SKEWED),
+    "nested": Scripted(replace(SETUP, prefixes=((5,), (9, 6)), max_child_depth=2), REQUESTS, (), TWO_JOINS, NESTED),
+    "ended by length": Scripted(replace(SETUP, child_max_tokens=7), REQUESTS, (), TWO_JOINS, dict.fromkeys(SKEWED, ())),
+    "ended by stop tokens": Scripted(
+        replace(SETUP, of_children=Params(stop_token_ids=tuple(range(100, 200)))),
+        REQUESTS,
+        (),
+        TWO_JOINS,
+        dict.fromkeys(SKEWED, ()),
+    ),
+    "outliving their parent": Scripted(SETUP, REQUESTS, (), samples(2, PROMISE, EOS), SKEWED),
+}
+
+RULES: list[tuple[BlockOn, PositionRule]] = [
+    ("promise", "sequential"),
+    ("sync", "overlap"),
+    ("promise", "overlap"),
+    ("sync", "sequential"),
+]
+
+
+SHARED = Setup(
+    position_rule="sequential", spare_blocks=100, max_num_batched_tokens=128, prefixes=((5,), (9, 6)), separator="w007"
+)
+TIGHT = replace(SHARED, block_on="sync", max_model_len=160, max_num_seqs=32, max_child_depth=2, spare_blocks=6)
+if DIALECT.gives_up_all_kv:
+    # Blocks are larger, too.
+    TIGHT = replace(TIGHT, block_on="promise", max_model_len=256, max_children=3, spare_blocks=24)
+
+
+def random_requests(setup: Setup) -> History:
+    """Ten simultaneous requests, whose sequences sample promises and syncs at random."""
+    draw = Random(0)
+    return History(setup, tuple(Request(draw.randint(1, 60), draw.randint(6, 14), i, i) for i in range(10)))
+
+
+def everybody(layouts: Iterable[Layout]) -> list[Layout]:
+    return [layout for root in layouts for layout in root.walk()]

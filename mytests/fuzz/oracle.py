@@ -4,15 +4,12 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from mytests.fuzz.limits import Refusals, refusing
+from mytests.fuzz.handlers import ReplacesWords, replacement_of
+from mytests.fuzz.handlers import named as named_by
+from mytests.fuzz.history import CLOSING, LAST
 from mytests.fuzz.model import EOS
-from mytests.fuzz.naming import named as named_by
-from mytests.fuzz.prefixed import pieces_of
-from mytests.fuzz.replaced import replacement_of
-from mytests.fuzz.rules import Rules
-from mytests.fuzz.text import ends_by_token, find_stop
-from mytests.fuzz.tree import Node
-from mytests.fuzz.triggers import Hook, fired_by_id, fired_by_text
+from mytests.fuzz.rules import Hook, Refusals, Rules, fired_by_id, fired_by_text, refusing
+from mytests.fuzz.tree import Node, ends_by_token, find_stop
 from mytests.harness.dialect import DIALECT
 from sequence_hooks.results import ChildOutput, Join, Segment
 from vllm import CompletionOutput
@@ -256,7 +253,9 @@ class _Replay:
         """Check a join with all children, or with those that are ``named``; returns whether it fills the model."""
         awaited = self.unjoined if named is None else named
         start, num_cut, pieces = self.position, 0, list(self._pieces(awaited))
-        kept_from, words = replacement_of(len(self.context) - 1) if replaces else (len(self.context), ())
+        kept_from, words = len(self.context), tuple[int, ...]()
+        if replaces:
+            kept_from, words = replacement_of(len(self.context) - 1, ReplacesWords.words)
         num_replaced = len(self.context) - kept_from
         self.replaced.update(self.context[kept_from:])
         del self.context[kept_from:]
@@ -300,13 +299,18 @@ class _Replay:
         assert len(joined) == num_joined, f"{self.node.name} is joined with {len(joined)} of {len(awaited)} children"
         if self.rules.hooks.child_merge_strategy == "none":
             return
-        if self.rules.merges_prefixes:
-            yield from pieces_of(joined)
-            return
+        prefixes = self.rules.merges_prefixes
         for child in joined:
-            if child is not joined[0]:
+            assert isinstance(child.output, ChildOutput)
+            if prefixes:
+                yield child.output.prefix_token_ids, "inserted", child.name
+            elif child is not joined[0]:
                 yield self.rules.separator, "inserted", None
             yield tuple(child.tokens[position] for position in child.result), "merged", child.name
+            if prefixes:
+                yield (CLOSING,), "inserted", None
+        if prefixes and joined:
+            yield (LAST,), "inserted", None
 
     def _extend(self, length: int, origin: str, child: str | None = None) -> None:
         if length:

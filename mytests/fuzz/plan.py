@@ -52,7 +52,6 @@ class Plan:
         return script[num_sampled] if num_sampled < LONGEST else None
 
     def params_at(self, depth: int) -> Params:
-        """The parameters of a root, or of its descendants."""
         return self.params if depth == 0 else self.of_children
 
     def _params_of(self, prompt: tuple[int, ...]) -> Params:

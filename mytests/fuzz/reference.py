@@ -1,44 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a finished tree must hold: a reference that knows nothing of scheduling, for random walks of any engine."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from mytests.fuzz.naming import NEWEST, OLDEST, Newest, Oldest, named
+from mytests.fuzz.handlers import NEWEST, OLDEST, REPLACE, Newest, Oldest, ReplacesLetters, named, replacement_of
 from mytests.harness.characters import EOS, SYNC, ids
 from mytests.harness.stepped import Sampling
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.handlers import Actions, Merged, TokenEvent
-from sequence_hooks.results import ChildOutput
 from sequence_hooks.tree.branch import Branch
 
 SEPARATOR = ids("\n")
-REPLACE = ord("y")
-"""An ordinary token, unless hooks have `REPLACING`."""
-
-
-def replacement_of(output_token_ids: Sequence[int]) -> tuple[int, list[int]]:
-    """From where a token replaces the context after these tokens, and what it inserts: of all lengths, by their own."""
-    length = len(output_token_ids)
-    return length * (length % 4) // 3, [REPLACE] * (length % 3)
-
-
-class Replaces:
-    """The handler of that token."""
-
-    def __init__(self, tokenizer: object) -> None: ...
-
-    def on_token(self, event: TokenEvent) -> Actions:
-        start, new = replacement_of(event.output_token_ids)
-        return Actions(block=True, replace_from=start, insert_token_ids=tuple(new))
-
-    def join(self, children: Sequence[ChildOutput]) -> Merged:
-        return ()
-
-
-REPLACING = {REPLACE: f"{__name__}.{Replaces.__name__}"}
-"""The handlers of hooks with which the token replaces something."""
-
 Placed = tuple[int, int]
 """A token, and its position."""
 
@@ -71,7 +43,6 @@ class Reference:
         self._ends_at_join: set[str] = set()
 
     def add(self, request_id: str, num_prompt: int, max_tokens: int, end_at_join: bool = False) -> None:
-        """Note that a request has come."""
         if end_at_join:
             self._ends_at_join.add(request_id)
         most = self.hooks.max_tree_tokens
@@ -153,9 +124,9 @@ class Reference:
             if replaces and branch is not None and branch.tree.has_used_up and num_sampled == len(fed):
                 # It may be the token with which the budget was used up.
                 replaces = any(join.num_replaced and join.position == end for join in branch.joins)
-            new: list[int] = []
+            new: tuple[int, ...] = ()
             if replaces:
-                start, new = replacement_of([each for each, _ in context[:-1]])
+                start, new = replacement_of(len(context) - 1, ReplacesLetters.words)
                 before = context[start - 1][1] if start else first - 1
                 following = max(before + 1, context[start][1])
                 del context[start:]
@@ -250,7 +221,7 @@ class Reference:
         return [(token, place if child.sees_parent else None) for token, place in output]
 
 
-def _inserted(token_ids: list[int]) -> Span:
+def _inserted(token_ids: Iterable[int]) -> Span:
     return [(token_id, None) for token_id in token_ids]
 
 

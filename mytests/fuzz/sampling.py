@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from mytests.fuzz.grammars import Words
 from mytests.fuzz.model import EOS
-from mytests.fuzz.params import Params
+from mytests.fuzz.params import Params, Words
 from mytests.harness.dialect import DIALECT
 
 CLOSE = 2e-3

@@ -7,7 +7,7 @@ import torch
 from mytests.fuzz.model import EOS, word
 from mytests.fuzz.params import Params
 from mytests.fuzz.sampling import Cut
-from mytests.fuzz.text import num_tokens_before, pieces
+from mytests.fuzz.tree import num_tokens_before, pieces
 from mytests.harness.dialect import DIALECT
 
 

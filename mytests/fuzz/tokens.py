@@ -13,8 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from mytests.fuzz.adapters import with_adapter
-from mytests.fuzz.grammars import Words
-from mytests.fuzz.params import Params
+from mytests.fuzz.params import Params, Words
 from mytests.fuzz.plan import Plan, masked
 from mytests.fuzz.sampling import Choice, Cut, scores_of
 from mytests.fuzz.tree import Node

@@ -1,17 +1,102 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sequences of a finished request of the fuzzer, as its output reports them."""
+"""The sequences of a finished request of the fuzzer, as its output reports them: tokens, texts and contexts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
-from mytests.fuzz.params import PLAIN, Params
-from mytests.fuzz.replaced import Stretch, context_before, stretches_of
-from mytests.fuzz.text import ends_by_token, find_stop, num_tokens_before, pieces
+from mytests.fuzz.model import EOS, word
+from mytests.fuzz.params import PLAIN, Params, Words
 from mytests.harness.dialect import DIALECT
-from sequence_hooks.results import ChildOutput, Segment
+from sequence_hooks.results import ChildOutput, Join, Segment
 from vllm import CompletionOutput, RequestOutput
+
+_SPECIAL = frozenset({EOS, 0})
+
+
+def piece(token: int, params: Params) -> str:
+    """What a token adds to the text of its sequence."""
+    is_hidden = not params.detokenize or (params.skip_special_tokens and token in _SPECIAL)
+    return "" if is_hidden else f" {word(token)}"
+
+
+def pieces(tokens: Sequence[int], params: Params, prompt: Sequence[int]) -> list[str]:
+    """What each of ``tokens`` adds to the text of a sequence with this prompt."""
+    added = [piece(token, params) for token in tokens]
+    if DIALECT.joins_special_tokens and not params.spaces_between_special_tokens:
+        for index, pair in enumerate(pairwise(tokens), 1):
+            if _SPECIAL.issuperset(pair):
+                added[index] = added[index].lstrip()
+    if not any(piece(token, params) for token in prompt):
+        # A text does not begin with what separates its words.
+        first = next((index for index, text in enumerate(added) if text), None)
+        if first is not None:
+            added[first] = added[first].lstrip()
+    return added
+
+
+def find_stop(text: str, num_new: int, params: Params) -> tuple[str, int] | None:
+    """The stop string that the last ``num_new`` characters of ``text`` complete, and the length of what stays."""
+    found = []
+    for order, stop in enumerate(params.stop):
+        start = text.find(stop, max(0, len(text) - num_new - len(stop) + 1)) if num_new else -1
+        if start >= 0:
+            rank = DIALECT.rank_of_stop(order, start + len(stop))
+            found.append((rank, order, start + len(stop) * params.include_stop_str_in_output))
+    if not found:
+        return None
+    _, order, length = min(found)
+    return params.stop[order], length
+
+
+def ends_by_token(token: int, num_sampled: int, params: Params) -> bool:
+    """Whether a token, the ``num_sampled``-th of its sequence, ends it."""
+    is_ending = token in params.stop_token_ids or (token == EOS and not params.ignore_eos)
+    return is_ending and num_sampled >= params.min_tokens
+
+
+def num_tokens_before(cut: int, texts: Sequence[str]) -> int:
+    """How many of the tokens with these ``texts`` begin in the first ``cut`` characters of all of them."""
+    starts, length = [], 0
+    for text in texts:
+        starts.append(length)
+        length += len(text)
+    return sum(start < cut for start in starts)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What a sequence has sampled from one context, which only grows."""
+
+    tokens: Words
+    """Its prompt and what follows, up to the next cut."""
+
+    sampled: tuple[tuple[int, int], ...]
+    """Of each token that it has sampled, the position in its output, and the index in these tokens."""
+
+
+def stretches_of(prompt: Words, output: Words, segments: Sequence[Segment], joins: Sequence[Join]) -> list[Stretch]:
+    """All that a sequence has sampled."""
+    sampled = {position for each in segments if each.origin == "sampled" for position in range(each.start, each.end)}
+    stretches: list[Stretch] = []
+    positions: list[int] = []
+    start = 0
+    for end, num_replaced in [*((each.position, each.num_replaced) for each in joins if each.num_replaced), (None, 0)]:
+        positions += range(start, len(output) if end is None else end)
+        found = [(each, len(prompt) + index) for index, each in enumerate(positions) if each >= start]
+        own = tuple(pair for pair in found if pair[0] in sampled)
+        stretches.append(Stretch(prompt + tuple(output[position] for position in positions), own))
+        start = len(output) if end is None else end
+        del positions[len(positions) - num_replaced :]
+    return stretches
+
+
+def context_before(prompt: Words, output: Words, joins: Sequence[Join], position: int) -> Words:
+    """The context of a sequence when its output had ``position`` tokens."""
+    earlier = [join for join in joins if join.position < position]
+    return stretches_of(prompt, output[:position], (), earlier)[-1].tokens
 
 
 @dataclass(frozen=True)
@@ -45,7 +130,6 @@ class Node:
 
     @property
     def sampled(self) -> list[int]:
-        """The positions that it sampled itself."""
         return [p for s in self.segments if s.origin == "sampled" for p in range(s.start, s.end)]
 
     @property
@@ -69,7 +153,6 @@ class Node:
         return isinstance(self.output, ChildOutput) and self.output.cancelled
 
     def walk(self) -> Iterator["Node"]:
-        """The node and its descendants."""
         yield self
         for child in self.children:
             yield from child.walk()

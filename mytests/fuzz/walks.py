@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_walks
 
-from mytests.fuzz.naming import HANDLERS, NEWEST, OLDEST
+from mytests.fuzz.handlers import HANDLERS, NEWEST, OLDEST
 from mytests.fuzz.reference import Reference
 from mytests.harness.characters import CHILD, EOS, PROMISE, SYNC, ids
 from mytests.harness.stepped import SteppedEngine, finished
@@ -73,8 +73,6 @@ class Walks(RuleBasedStateMachine):
 
     @initialize(data=st.data())
     def start(self, data: st.DataObject) -> None:
-        """Begins with an idle engine."""
-
         def draw(*choices: Any) -> Any:
             return data.draw(st.sampled_from(choices))
 
@@ -120,7 +118,6 @@ class Walks(RuleBasedStateMachine):
     @precondition(lambda self: self.queued())
     @rule(index=st.integers(0, 63))
     def abort(self, index: int) -> None:
-        """Aborts any unfinished sequence, with all below it."""
         places = [(name, queue) for queue, names in self.engine.queues().items() for name in names]
         name, queue = places[index % len(places)]
         depths = {branch.request_id: branch.depth for branch in self.engine.driver.trees.branches}
@@ -132,9 +129,16 @@ class Walks(RuleBasedStateMachine):
     @precondition(lambda self: self.engine.awaiting())
     @rule(index=st.integers(0, 63), text=st.sampled_from(["", "r", "rs" * 10]))
     def resume(self, index: int, text: str) -> None:
-        """Resumes a sequence that waits for its caller."""
         waiting = self.engine.awaiting()
         self._resume(waiting[index % len(waiting)], text)
+
+    @precondition(lambda self: self.engine.blocked_with_kv())
+    @rule(index=st.integers(0, 63))
+    def evict(self, index: int) -> None:
+        """Lets a BLOCKED sequence give up its KV, and not only for want of blocks."""
+        names = self.engine.blocked_with_kv()
+        self.engine.evict(names[index % len(names)])
+        self.seen["gave up its KV"] += 1
 
     @invariant()
     def books_add_up(self) -> None:
@@ -205,7 +209,6 @@ class Walks(RuleBasedStateMachine):
         self.seen["too many sequences"] += "max_tree_sequences" in root.tree.limits_met
 
     def queued(self) -> list[str]:
-        """The ids of all sequences in a queue."""
         return [name for names in self.engine.queues().values() for name in names]
 
     def statuses(self) -> dict[str, str]:
@@ -223,7 +226,6 @@ class Walks(RuleBasedStateMachine):
                 self.seen[f"{before[name]} to {now}"] += 1
 
     def _draw_hooks(self, draw: Draw) -> dict[str, Any]:
-        """The fields of any hooks."""
         children = draw(1, 2, 3)
         strategy = draw(*self.strategies)
         injects, block_on = strategy == "kv_inject", draw(*self.block_on)

@@ -51,7 +51,6 @@ class BaseEngine(SteppedEngine[Output]):
         return len(self.injected())
 
     def injected(self) -> Sequence[SlotCopy]:
-        """All that was injected so far."""
         return self.kv.injected
 
     def cached_entries(self) -> list[Entry]:
@@ -79,14 +78,6 @@ class BaseEngine(SteppedEngine[Output]):
     @abstractmethod
     def blocks_of(self, request_id: str) -> list[int]:
         """The physical blocks of a sequence."""
-
-    @abstractmethod
-    def blocked_with_kv(self) -> list[str]:
-        """The BLOCKED sequences that have KV on the device."""
-
-    @abstractmethod
-    def evict(self, request_id: str) -> None:
-        """Let a BLOCKED sequence give up all its KV."""
 
     @abstractmethod
     def num_sampled(self, request_id: str) -> int:

@@ -60,11 +60,9 @@ class Opened:
         return opened
 
     def size(self, name: str) -> float:
-        """A length in the stylesheet, in pixels."""
         return float(self.style(name).removesuffix("px"))
 
     def style(self, name: str) -> str:
-        """The value of a variable in the stylesheet."""
         read = "name => getComputedStyle(document.documentElement).getPropertyValue(name).trim()"
         return self.page.evaluate(read, f"--{name}")
 
@@ -109,7 +107,6 @@ class Opened:
         return tip.inner_text() if tip.is_visible() else ""
 
     def settle(self) -> None:
-        """Wait until what has changed is drawn."""
         self.page.evaluate("() => new Promise(requestAnimationFrame)")
 
     def wait_until(self, condition: str) -> None:

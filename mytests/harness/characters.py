@@ -5,7 +5,6 @@ EOS, PROMISE, SYNC, CHILD, BEGIN = 1, 2, 3, 4, 5
 
 
 def ids(text: str) -> list[int]:
-    """The token ids of a text: one per character."""
     return [ord(character) for character in text]
 
 

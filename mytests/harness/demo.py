@@ -18,17 +18,22 @@ from rich.text import Text
 
 import mytests.harness.environment  # noqa: F401
 from mytests.harness.characters import token_of
-from mytests.harness.demo_input import (
+from mytests.harness.demo_view import (
     ENGINE_OPTIONS,
     HOOK_OPTIONS,
     REQUEST_OPTIONS,
     TOKENS,
     CommandError,
+    Seen,
     assignments,
+    copies,
+    one_line,
     options,
+    readable,
+    seen_in,
+    table_of,
     words_of,
 )
-from mytests.harness.demo_view import Seen, copies, one_line, readable, seen_in, table_of
 from mytests.harness.stepped import chooser
 from mytests.harness.surgical import SYNC_HOOKS, Sampling, SurgicalEngine
 from mytests.harness.v0.groups import sampling_of
@@ -138,11 +143,9 @@ class Demo(cmd.Cmd):
     do_EOF = do_quit
 
     def emptyline(self) -> bool:
-        """Do nothing; `cmd.Cmd` would repeat the last command."""
         return False
 
     def default(self, line: str) -> None:
-        """Refuse an unknown command."""
         raise CommandError(f"there is no command {line.split()[0]!r}; help lists them")
 
     def onecmd(self, line: str) -> bool:

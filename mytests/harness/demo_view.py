@@ -1,17 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the demo shows: the sequences of a `SurgicalEngine` as a table, tokens as text, errors as one line."""
+"""What the demo reads and shows: words and options, and the sequences of a `SurgicalEngine` as a table."""
 
+import dataclasses
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from mytests.harness.demo_input import TOKENS, CommandError
-from mytests.harness.surgical import CHILD, SurgicalEngine
+from mytests.harness.surgical import CHILD, EOS, PROMISE, SYNC, SurgicalEngine
 from sequence_hooks.results import Segment
+from vllm.config import SpecialKwargs
 from vllm.core.hooked_sequence import branch_of
 from vllm.core.sequence_data import ReleasedTokens
 from vllm.sequence import SequenceGroup
+
+TOKENS = {"!": PROMISE, ".": SYNC, "$": EOS}
+SWITCH = {"on": True, "off": False}
+ENGINE_OPTIONS: dict[str, Any] = {
+    field.name: field.default for field in dataclasses.fields(SurgicalEngine) if type(field.default) in (int, bool)
+} | {"num_blocks": 16}
+HOOK_OPTIONS: dict[str, Any] = {
+    field.name: field.default for field in dataclasses.fields(SpecialKwargs) if type(field.default) in (int, str)
+}
+REQUEST_OPTIONS: dict[str, Any] = {"max_tokens": 100, "min_tokens": 0, "seed": 0, "stop": ""}
+
+
+class CommandError(Exception):
+    """A command cannot be carried out; the message names the value and the way out."""
+
+
+def words_of(command: str, line: str) -> list[str]:
+    """The words of a line; a quoted string is one word."""
+    try:
+        return shlex.split(line)
+    except ValueError:
+        raise CommandError(f"{command}: {line!r} has a quote that is not closed; close it") from None
+
+
+def assignments(command: str, words: Iterable[str]) -> dict[str, str]:
+    parts = [word.partition("=") for word in words]
+    for name, equals, value in parts:
+        if not name or not equals:
+            raise CommandError(f"{command}: {name + equals + value!r} is no NAME=VALUE; write it without spaces")
+    return {name: value for name, _, value in parts}
+
+
+def options(command: str, words: Iterable[str], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by option, each of the type of its default."""
+    values = {}
+    for name, text in assignments(command, words).items():
+        if name not in defaults:
+            raise CommandError(f"{command}: there is no option {name!r}; there are {', '.join(defaults)}")
+        kind = type(defaults[name])
+        lowest = int(bool(defaults[name]) and name in ENGINE_OPTIONS)
+        wanted = "on or off" if kind is bool else f"a whole number from {lowest}"
+        if kind is not str and not (text in SWITCH if kind is bool else text.isdecimal() and int(text) >= lowest):
+            raise CommandError(f"{command}: {name} is {text!r}; give {wanted}")
+        values[name] = SWITCH[text] if kind is bool else kind(text)
+    return values
+
 
 QUEUES = ("waiting", "running", "swapped", "blocked", "forked")
 HOOK_MARKS = {token_id: mark for mark, token_id in TOKENS.items()} | {CHILD: ">", ord("\n"): "⏎"}

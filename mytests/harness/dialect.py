@@ -11,114 +11,86 @@ Words = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Dialect:
-    """What one engine does otherwise than the other."""
+    """What one engine does otherwise than the other; the defaults are V0's."""
 
-    block_size: int
-    prefix_caching: tuple[bool, ...]
+    block_size: int = 16
+    prefix_caching: tuple[bool, ...] = (False, True)
     """The choices; the first is the default, as in the next field."""
 
-    async_output: tuple[bool, ...]
+    async_output: tuple[bool, ...] = (False, True)
     """Whether outputs may be processed while the next step runs."""
 
-    architectures: tuple[str, ...]
+    architectures: tuple[str, ...] = ("llama", "qwen3")
     """Of `mytests.fuzz.architectures`, those that it runs; the first is the default."""
 
-    missing: frozenset[str]
+    missing: frozenset[str] = frozenset()
     """The features of requests that it does not have."""
 
-    grammar_field: str
+    grammar_field: str = "guided_decoding"
     """The field of `SamplingParams` for grammars."""
 
-    grammar_backends: tuple[str, ...]
+    grammar_backends: tuple[str, ...] = ("xgrammar", "outlines")
     """Those that each grammar of one engine may choose; empty if all have the engine's."""
 
-    engine_grammar_backends: tuple[str, ...]
+    engine_grammar_backends: tuple[str, ...] = ("auto",)
     """Those that an engine may choose for all of its grammars."""
 
-    least_adapter: int
+    least_adapter: int = 0
     """The least number of an adapter on an engine that has some; 0 is none."""
 
-    stops_within_grammars: bool
+    stops_within_grammars: bool = True
     """Whether a grammar may have words that are also stop tokens."""
 
-    stop_strings_within_stop_tokens: bool
+    stop_strings_within_stop_tokens: bool = False
     """Whether a stop string is looked for in the text of a token that has ended its sequence, where that is kept."""
 
-    joins_special_tokens: bool
+    joins_special_tokens: bool = False
     """Whether special tokens in a row can be written without spaces."""
 
-    has_cached_prompt_logprobs: bool
+    has_cached_prompt_logprobs: bool = False
     """Whether a request may ask for prompt logprobs on an engine with prefix caching."""
 
-    has_adapted_prompt_logprobs: bool
+    has_adapted_prompt_logprobs: bool = True
     """Whether a request may ask for prompt logprobs on an engine with adapters."""
 
-    least_chunk: tuple[int, int]
+    least_chunk: tuple[int, int] = (8, 16)
     """The least number of tokens in a step, without and with prefix caching."""
 
-    become_processors: frozenset[str]
+    become_processors: frozenset[str] = frozenset({"grammar", "logit_bias", "allowed_token_ids", "bad_words"})
     """Parameters that become logits processors. Where a child has one of its own, it has none of its parent's."""
 
-    cutoffs: tuple[str, ...]
+    cutoffs: tuple[str, ...] = ("top_k", "top_p", "min_p")
     """The order in which unlikely tokens are cut off."""
 
-    least_for_stop_string: int
+    least_for_stop_string: int = 0
     """The number of tokens beyond ``min_tokens`` with which a stop string is looked for."""
 
-    has_raw_prompt_logprobs: bool
+    has_raw_prompt_logprobs: bool = False
     """Whether they come from the model's logits as they are, instead of as the sampler would change them."""
 
-    gives_up_all_kv: bool
+    gives_up_all_kv: bool = False
     """Whether a BLOCKED sequence gives up all its KV at once, before any that runs is preempted."""
 
-    kept_of_cut: Callable[[int], int]
-    """How many of the first tokens of a context keep their KV if it is cut after them."""
+    kept_of_cut: Callable[[int], int] = lambda num_tokens: num_tokens // 16 * 16
+    """How many of the first tokens of a context keep their KV if it is cut after them: on V0 whole blocks."""
 
-    kept_before_injected: Callable[[int], int]
-    """How many do if it is cut within injected KV, which begins after them."""
+    kept_before_injected: Callable[[int], int] = lambda num_tokens: (num_tokens - 1) // 16 * 16
+    """How many do if it is cut within injected KV, which begins after them: no block whose hash says so."""
 
-    sample_name: Callable[[str, int], str]
+    sample_name: Callable[[str, int], str] = lambda request_id, index: f"{request_id}_parallel_sample_{index}"
     """The id of one of several samples of a request."""
 
-    rank_of_stop: Callable[[int, int], int]
+    rank_of_stop: Callable[[int, int], int] = lambda order, end: order
     """Of two stop strings that one token completes, the one of the lower rank stops; see `fuzz_text.find_stop`."""
 
-    seen_by_plan: Callable[[Words, Words, Words], tuple[Words, int]]
+    seen_by_plan: Callable[[Words, Words, Words], tuple[Words, int]] = lambda prompt, context, past: (prompt, len(past))
     """What a plan decides by: a prompt, and the number of tokens sampled after it.
 
-    It is computed from a sequence's own prompt, its whole context, and which tokens it has sampled itself.
+    It is computed from a sequence's own prompt, its whole context, and which tokens it has sampled itself. V0 hides
+    merged tokens from logits processors.
     """
 
 
-V0 = Dialect(
-    block_size=16,
-    prefix_caching=(False, True),
-    async_output=(False, True),
-    architectures=("llama", "qwen3"),
-    missing=frozenset(),
-    grammar_field="guided_decoding",
-    grammar_backends=("xgrammar", "outlines"),
-    engine_grammar_backends=("auto",),
-    least_adapter=0,
-    stops_within_grammars=True,
-    stop_strings_within_stop_tokens=False,
-    joins_special_tokens=False,
-    has_cached_prompt_logprobs=False,
-    has_adapted_prompt_logprobs=True,
-    least_chunk=(8, 16),
-    become_processors=frozenset({"grammar", "logit_bias", "allowed_token_ids", "bad_words"}),
-    cutoffs=("top_k", "top_p", "min_p"),
-    least_for_stop_string=0,
-    has_raw_prompt_logprobs=False,
-    gives_up_all_kv=False,
-    # Whole blocks, and none whose hash says that KV was injected into it or after it.
-    kept_of_cut=lambda num_tokens: num_tokens // 16 * 16,
-    kept_before_injected=lambda num_tokens: (num_tokens - 1) // 16 * 16,
-    sample_name=lambda request_id, index: f"{request_id}_parallel_sample_{index}",
-    rank_of_stop=lambda order, end: order,
-    # Merged tokens are hidden from logits processors.
-    seen_by_plan=lambda prompt, context, past: (prompt, len(past)),
-)
 V1 = Dialect(
     # Attention on the CPU takes no other.
     block_size=32,
@@ -154,5 +126,5 @@ V1 = Dialect(
     # After a join, everything before it counts as prompt.
     seen_by_plan=lambda prompt, context, past: (context, 0),
 )
-DIALECT = V1 if IS_V1 else V0
+DIALECT = V1 if IS_V1 else Dialect()
 """That of the vLLM that is installed."""

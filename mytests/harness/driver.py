@@ -74,7 +74,6 @@ class Driver(ABC):
         }
 
     def add(self, request_id: str, request: Request, plan: Plan) -> None:
-        """Add a request."""
         self.engine.add_request(
             request_id,
             {"prompt_token_ids": request.prompt},
@@ -112,7 +111,6 @@ class Driver(ABC):
         """Raise an `AssertionError` unless nothing is left in any queue or map, and every block is free."""
 
     def counts(self) -> Counts:
-        """What it has done so far."""
         evictor = self.scheduler.evictor
         return Counts(self.num_preemptions(), evictor.evictions["discard"], evictor.num_recomputed)
 

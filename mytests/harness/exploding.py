@@ -38,7 +38,6 @@ def steps_of(engine: Any, request_id: str, tokens: Tokens) -> int:
 
 
 def abort_all(engine: Any, *request_ids: str) -> None:
-    """Abort requests, after which the engine is empty."""
     engine.abort(list(request_ids))
     engine.run({})
     engine.assert_empty()

@@ -28,11 +28,19 @@ class Fork:
         return [f"{len(children)}:", *children]
 
 
-class Closing(Fork):
-    """Spawns two children, whose results it closes, and goes on with a text of its own."""
+class Always(Fork):
+    """Does the same at each of its tokens."""
+
+    actions = Actions()
 
     def on_token(self, event: TokenEvent) -> Actions:
-        return Actions((Spawn(), Spawn()))
+        return self.actions
+
+
+class Closing(Always):
+    """Spawns two children, whose results it closes, and goes on with a text of its own."""
+
+    actions = Actions((Spawn(), Spawn()))
 
     def join(self, children: Sequence[ChildOutput]) -> Merged:
         return [piece for child in children for piece in (child, "|")] + [",."]
@@ -54,11 +62,10 @@ class Prefixed(Fork):
         return Actions((Spawn(self.prefix),))
 
 
-class Outside(Fork):
+class Outside(Always):
     """Gives its child a prefix token that no model has."""
 
-    def on_token(self, event: TokenEvent) -> Actions:
-        return Actions((Spawn((-1,)),))
+    actions = Actions((Spawn((-1,)),))
 
 
 def make_nothing(tokenizer: CharTokenizer) -> None:
@@ -75,7 +82,6 @@ def hooks_with(**fields: Any) -> SpecialKwargs:
 
 
 def own(name: str) -> str:
-    """The qualified name of something in this module."""
     return f"{__name__}.{name}"
 
 
@@ -89,20 +95,16 @@ class Seeing(Fork):
         return Actions()
 
 
-class Wait(Fork):
+class Wait(Always):
     """Waits for a caller, and spawns nothing."""
 
-    def on_token(self, event: TokenEvent) -> Actions:
-        return Actions(await_resume=True)
+    actions = Actions(await_resume=True)
 
 
-class Pair:
+class Pair(Always):
     """Spawns two detached children, whose results are put in brackets, and one that its parent waits for."""
 
-    def __init__(self, tokenizer: CharTokenizer) -> None: ...
-
-    def on_token(self, event: TokenEvent) -> Actions:
-        return Actions((Spawn((1,), is_detached=True), Spawn((2,), is_detached=True), Spawn((3,))), block=True)
+    actions = Actions((Spawn((1,), is_detached=True), Spawn((2,), is_detached=True), Spawn((3,))), block=True)
 
     def join(self, children: Sequence[ChildOutput]) -> Merged:
         return ["(", *children, ")"]
@@ -111,8 +113,7 @@ class Pair:
 class Apart(Pair):
     """Spawns one detached child."""
 
-    def on_token(self, event: TokenEvent) -> Actions:
-        return Actions((Spawn((1,), is_detached=True),))
+    actions = Actions((Spawn((1,), is_detached=True),))
 
     def join(self, children: Sequence[ChildOutput]) -> Merged:
         return list(children)
@@ -121,8 +122,7 @@ class Apart(Pair):
 class Beside(Pair):
     """Spawns a detached child that has nothing of its parent, and one that its parent waits for."""
 
-    def on_token(self, event: TokenEvent) -> Actions:
-        return Actions((Spawn((1,), None, "none", is_detached=True), Spawn((2,))), block=True)
+    actions = Actions((Spawn((1,), None, "none", is_detached=True), Spawn((2,))), block=True)
 
 
 class Named(Fork):

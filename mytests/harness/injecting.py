@@ -22,5 +22,4 @@ def held(engine: SurgicalEngine, request_id: str = "r") -> list[int]:
 
 
 def prefilled(engine: SurgicalEngine, request_id: str = "r") -> list[int]:
-    """The number of tokens prefilled at each join."""
     return [join.num_prefill for join in finished(engine, request_id).joins]

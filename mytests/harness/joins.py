@@ -15,37 +15,30 @@ from sequence_hooks.results import ChildOutput
 
 
 def joined_by(name: str) -> SpecialKwargs:
-    """Hooks with a join function of this module."""
     return hooks_with(child_merge_strategy=f"{__name__}.{name}")
 
 
 def shout(children: Sequence[ChildOutput]) -> str:
-    """The texts in capitals, joined by a plus sign."""
     return "+".join(child.text.upper() for child in children)
 
 
 def backwards(children: Sequence[ChildOutput]) -> list[int]:
-    """The result tokens of the last child, reversed."""
     return list(children[-1].result_token_ids)[::-1]
 
 
 def mixed(children: Sequence[ChildOutput]) -> Merged:
-    """A mix of texts, token ids and children."""
     return ["<", children[1], ord("|"), ord("|"), children[0], ">"]
 
 
 def fail(children: Sequence[ChildOutput]) -> str:
-    """A join function that raises."""
     raise KeyError("no such child")
 
 
 def edges(children: Sequence[ChildOutput]) -> list[int]:
-    """The first and the last id of the vocabulary."""
     return [0, 99]
 
 
 def past_the_end(children: Sequence[ChildOutput]) -> list[int]:
-    """The first id outside the vocabulary."""
     return [100]
 
 
@@ -55,7 +48,6 @@ def unspeakable(children: Sequence[ChildOutput]) -> str:
 
 
 def outside(children: Sequence[ChildOutput]) -> list[int]:
-    """An id that no model has."""
     return [-7]
 
 
@@ -64,33 +56,27 @@ def none(children: Sequence[ChildOutput]) -> None:
 
 
 def truth(children: Sequence[ChildOutput]) -> list[int]:
-    """Booleans in place of token ids."""
     return [True]
 
 
 def floats(children: Sequence[ChildOutput]) -> list[float]:
-    """Floats in place of token ids."""
     return [7.0]
 
 
 def stranger(children: Sequence[ChildOutput]) -> list[ChildOutput]:
-    """A child that it was not given."""
     return [dataclasses.replace(children[0], request_id="nobody")]
 
 
 def midway(children: Sequence[ChildOutput]) -> Iterator[int]:
-    """Fails after the first token."""
     yield 65
     raise RuntimeError("no second one")
 
 
 def endless(children: Sequence[ChildOutput]) -> Iterator[int]:
-    """Never stops returning tokens."""
     return itertools.repeat(65)
 
 
 def leave(children: Sequence[ChildOutput]) -> str:
-    """Ends the process."""
     raise SystemExit
 
 
@@ -102,12 +88,10 @@ class Unshowable(Exception):
 
 
 def unshowable(children: Sequence[ChildOutput]) -> str:
-    """Raises an exception that cannot be shown."""
     raise Unshowable
 
 
 def arrays(children: Sequence[ChildOutput]) -> Any:
-    """A numpy array of token ids."""
     return np.array([65, 66])
 
 
@@ -116,5 +100,4 @@ class Text(str):
 
 
 def own_text(children: Sequence[ChildOutput]) -> str:
-    """A text of that class."""
     return Text("AB")

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiny models whose KV is injected: real attention layers and rotary embeddings, and caches that a test fills."""
+"""Tiny models whose KV is injected: real attention layers and rotary embeddings, and caches that a test fills.
+
+A rotated key may be a few roundings of the pair from the exact one that each of its elements is rotated in.
+"""
 
 import copy
 from collections.abc import Callable
@@ -130,11 +133,9 @@ class TinyModel:
         return self.num_blocks * self.block_size
 
     def caches(self) -> list[Views]:
-        """Each layer's cache."""
         return [open_cache(attention, attention.kv_cache[0]) for attention in self.attentions]
 
     def write_keys(self, slots: list[int], keys: torch.Tensor) -> None:
-        """Write the same keys in all layers."""
         for view, _ in self.caches():
             view.write(torch.tensor(slots), keys)
 
@@ -156,3 +157,36 @@ class TinyModel:
         query, key = copy.deepcopy(keys).flatten(1), copy.deepcopy(keys).flatten(1)
         self.rotary_emb(positions.contiguous(), query, key)
         return key.view(keys.shape)
+
+
+ROUNDING = {torch.float32: 2**-24, torch.bfloat16: 2**-8}
+"""The greatest relative error of rounding to a type."""
+
+NUM_ROUNDINGS = {torch.float32: 8, torch.bfloat16: 4}
+"""Of one rotation: of its table, its products and their sum."""
+
+
+def rounding_of(dtype: torch.dtype) -> float:
+    """The greatest error of one rotation, relative to the length of a pair."""
+    return NUM_ROUNDINGS[dtype] * ROUNDING[dtype]
+
+
+def lengths_of_pairs(keys: torch.Tensor, shape: RotaryShape) -> torch.Tensor:
+    """For each element, the length of the pair that it is rotated in, which bounds its rounding error."""
+    squares = keys[..., : shape.rotary_dim].double().square()
+    if shape.is_neox_style:
+        return squares.unflatten(-1, (2, -1)).sum(-2).sqrt().repeat(1, 1, 2)
+    return squares.unflatten(-1, (-1, 2)).sum(-1).sqrt().repeat_interleave(2, -1)
+
+
+def assert_rotated(keys: torch.Tensor, expected: torch.Tensor, shape: RotaryShape, num_moves: int = 1) -> None:
+    """The rotated part of ``keys`` is the ``expected`` one.
+
+    Args:
+        keys: [num_tokens, num_kv_heads, head_size], of the type that they were computed in.
+        num_moves: The rotations that have come between both.
+    """
+    rotated, exact = (each[..., : shape.rotary_dim].double() for each in (keys, expected))
+    bound = num_moves * rounding_of(keys.dtype) * lengths_of_pairs(expected, shape)
+    error = (rotated - exact).abs()
+    assert bool((error <= bound).all()), float((error / bound).max())

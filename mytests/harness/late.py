@@ -24,7 +24,6 @@ class Late:
         RequestOutputCollector.get_nowait = lambda collector: None
 
     async def __call__(self, *arguments: Any) -> None:
-        """Answer."""
         await self._app(*arguments)
 
 

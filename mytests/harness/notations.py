@@ -5,7 +5,6 @@ from mytests.harness.tagged import Notation
 
 
 def tags(*names: str) -> list[str]:
-    """Opening and closing tags."""
     return [f"{bracket}{name}>" for name in names for bracket in ("<", "</")]
 
 

@@ -34,7 +34,6 @@ def bytes_of(token_id: int) -> bytes:
 
 
 def ids(text: str) -> list[int]:
-    """A token for each byte of a text."""
     return list(text.encode())
 
 
@@ -190,7 +189,6 @@ class Player:
 
     @property
     def expanded(self) -> list[Expansion]:
-        """What children have sampled."""
         return [child.expansion for child in self._children]
 
     def outputs(self) -> Iterator[Any]:
@@ -304,6 +302,5 @@ class Player:
 
 
 async def results(player: Player) -> AsyncIterator[Any]:
-    """The outputs of a player, as an engine's."""
     for each in player.outputs():
         yield each

@@ -51,7 +51,6 @@ class Request:
 
 
 def asked(request: Any, form: Any = Chat) -> Asking | None:
-    """What a server finds in it."""
     return asking(form(request), SKELETON, constrained)
 
 
@@ -79,7 +78,6 @@ class ItemRequest(Request):
 
 
 def with_messages(*messages: Any, **extra: Any) -> Request:
-    """A request with these."""
     request = Request(**extra)
     request.messages = list(messages)
     return request

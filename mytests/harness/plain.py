@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain values in place of an engine's."""
+"""Plain values in place of an engine's, handlers that ask for whatever a test says, and what the rules make of it."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,13 +9,15 @@ from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.limits import Limits
-from sequence_hooks.handlers import TokenHandler
+from sequence_hooks.handlers import Actions, Merged, TokenEvent, TokenHandler
 from sequence_hooks.handlers.builtin import PromiseHandler
+from sequence_hooks.handlers.triggers import TriggerMatch
+from sequence_hooks.results import ChildOutput
 from sequence_hooks.tree.branch import Branch, Phase
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.events import Spawned, TreeEvent
 from sequence_hooks.tree.manager import DependencyManager
-from sequence_hooks.tree.rules import Merge, join, joined
+from sequence_hooks.tree.rules import Decision, Merge, Refusal, decide, join, joined
 from sequence_hooks.tree.sequence import Outcome
 
 PROMISE, SYNC, EOS = 1, 2, 3
@@ -52,7 +54,6 @@ Trees = DependencyManager[PlainSequence]
 
 
 def handler() -> TokenHandler:
-    """Concatenates its children's results."""
     return PromiseHandler(HOOKS)
 
 
@@ -97,7 +98,6 @@ def merged(branch: Branch[PlainSequence], room: int = 100, vocab_size: int | Non
 
 
 def encode(text: str) -> list[int]:
-    """A token per character."""
     return [ord(character) for character in text]
 
 
@@ -123,6 +123,28 @@ class Tokenizer:
         return "".join(names.get(token_id, chr(token_id)) for token_id in token_ids)
 
 
+class Pieces:
+    """A tokenizer whose tokens are these texts; what it does not know it drops, as some do."""
+
+    unk_token_id = None
+
+    def __init__(self, *texts: str) -> None:
+        self.texts = texts
+
+    def ids(self, *texts: str) -> list[int]:
+        return [self.texts.index(text) for text in texts]
+
+    def get_vocab(self) -> dict[str, int]:
+        return {text: token_id for token_id, text in reversed(list(enumerate(self.texts)))}
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return self.ids(*(character for character in text if character in self.texts))
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
+        assert not skip_special_tokens
+        return "".join(self.texts[token_id] for token_id in token_ids)
+
+
 class Noted(list[TreeEvent]):
     """An observer that keeps what it is told."""
 
@@ -142,3 +164,50 @@ class Noted(list[TreeEvent]):
         taken = list(self)
         self.clear()
         return taken
+
+
+class Asks:
+    """A handler that asks for whatever a test says."""
+
+    def __init__(self, actions: Any, joined: Any = ()) -> None:
+        self._actions, self._joined = actions, joined
+
+    def on_token(self, event: TokenEvent) -> Actions:
+        if isinstance(self._actions, BaseException):
+            raise self._actions
+        actions: Actions = self._actions
+        return actions
+
+    def join(self, children: Sequence[ChildOutput]) -> Merged:
+        if isinstance(self._joined, BaseException):
+            raise self._joined
+        joined: Merged = self._joined
+        return joined
+
+
+def branch_with(
+    depth: int = 0, num_children: int = 0, num_sampled: int = 0, limits: Limits = LIMITS
+) -> Branch[PlainSequence]:
+    """A sequence with two tokens of prompt, about to sample a hook token."""
+    trees = Trees()
+    branch = trees.add_root(PlainSequence(), limits)
+    for _ in range(depth):
+        branch = child_of(trees, branch, handler())
+    branch.sequence.output_token_ids += [20] * num_sampled
+    for _ in range(num_children):
+        child_of(trees, branch, handler())
+    return branch
+
+
+def decided(
+    asks: TokenHandler,
+    branch: Branch[PlainSequence] | None = None,
+    room: int = 9,
+    vocab_size: int | None = 100,
+    num_trigger: int = 1,
+) -> Decision | Refusal:
+    """What it does, with room for nine tokens after the hook token, in a vocabulary of 100."""
+    branch = branch or branch_with()
+    output = branch.sequence.output_token_ids
+    max_len = len(branch.sequence.prompt_token_ids) + len(output) + 1 + room
+    return decide(branch, PROMISE, TriggerMatch(asks, num_trigger), output, max_len, vocab_size)

@@ -6,14 +6,17 @@ has got the wrong one.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from mytests.harness.characters import EOS, PROMISE, SYNC, ids
 from mytests.harness.plain import PlainSequence
+from mytests.harness.stepped import Sampling, SteppedEngine, Tokens, chooser
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers.triggers import Triggers
+from sequence_hooks.results import Waiting
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.driver import ForkJoinDriver, Sampled
@@ -21,6 +24,7 @@ from sequence_hooks.tree.events import TreeObserver
 from sequence_hooks.tree.injection_plan import Source
 from sequence_hooks.tree.log import HookLog, OncePerRequest
 from sequence_hooks.tree.rules import Merge, has_room, needs_kv
+from sequence_hooks.tree.transcript import waiting_of
 
 HOOKS = SpecialKwargs(promise_token_id=PROMISE, sync_token_id=SYNC, block_on="sync", merge_separator="")
 
@@ -28,13 +32,10 @@ HOOKS = SpecialKwargs(promise_token_id=PROMISE, sync_token_id=SYNC, block_on="sy
 class ComputedSequence(PlainSequence):
     """A sequence with KV."""
 
-    def __init__(self, request_id: str, prompt: Sequence[int], params: Any = None) -> None:
-        super().__init__(
-            request_id, list(prompt), sampling_params=params or SimpleNamespace(extra_args=None, max_tokens=None)
-        )
+    def __init__(self, request_id: str, prompt: Sequence[int], params: Any) -> None:
+        super().__init__(request_id, list(prompt), sampling_params=params)
         self.kv: list[int] = []
         self.is_released = False
-
         self.context = list(prompt)
         """Its prompt, and its output but for what joins have replaced."""
 
@@ -46,9 +47,6 @@ class ComputedSequence(PlainSequence):
         self.kv = list(self.context)
         self.num_computed_tokens = len(self.kv)
 
-    def evict(self) -> None:
-        self.kv, self.num_computed_tokens = [], 0
-
     def release_context(self) -> None:
         assert not self.is_released, f"{self.request_id} is released once"
         self.is_released = True
@@ -57,54 +55,75 @@ class ComputedSequence(PlainSequence):
 PlainBranch = Branch[ComputedSequence]
 
 
-class PlainEngine:
-    """Both ports of the driver, and what an engine does between them."""
+@dataclass
+class PlainEngine(SteppedEngine[Any]):
+    """Both ports of the driver, and what an engine does between them.
 
-    def __init__(
-        self,
-        hooks: SpecialKwargs,
-        max_len: int = 100,
-        observers: Sequence[TreeObserver] = (),
-        vocab_size: int | None = None,
-    ) -> None:
-        log = HookLog(logging.getLogger(__name__), OncePerRequest())
-        self.driver = ForkJoinDriver(hooks, Triggers.of(hooks, None), self, self, log, vocab_size, observers)
-        self.length = max_len
+    In each step the first sequences of the queue sample, as many as there are slots, and as trees may run.
+    """
+
+    special_kwargs: SpecialKwargs = HOOKS
+    max_num_seqs: int = 5
+    observers: Sequence[TreeObserver] = ()
+    has_slots: bool = True
+    """Whether KV can be injected."""
+
+    def __post_init__(self) -> None:
+        log, triggers = HookLog(logging.getLogger(__name__), OncePerRequest()), Triggers.of(self.special_kwargs, None)
+        self._driver = ForkJoinDriver(self.special_kwargs, triggers, self, self, log, self.vocab_size, self.observers)
         self.queue: list[PlainBranch] = []
         self.blocked: list[PlainBranch] = []
         self.kept: dict[str, PlainBranch] = {}
         self.finished: dict[str, PlainBranch] = {}
-        self.num_injected = 0
-        self.has_slots = True
+        self._num_injected = 0
+
+    @property
+    def driver(self) -> ForkJoinDriver[ComputedSequence]:
+        return self._driver
 
     def add(
-        self,
-        request_id: str,
-        prompt: str = "pp",
-        max_tokens: int | None = None,
-        extra_args: Mapping[str, Any] | None = None,
+        self, request_id: str = "r", prompt: str = "prompt", priority: int = 0, adapter: int = 0, **params: Any
     ) -> PlainBranch:
-        """Queue a request, which has a tree from the start here."""
-        params = SimpleNamespace(extra_args=extra_args, max_tokens=max_tokens)
-        root = self.driver.add_root(ComputedSequence(request_id, ids(prompt), params))
+        """Queue a request, which has a tree from the start here; nobody's priority counts."""
+        given = SimpleNamespace(**{"extra_args": None, "max_tokens": None, **params})
+        root = self.driver.add_root(ComputedSequence(request_id, ids(prompt), given))
         self.queue.append(root)
         return root
 
-    def sample(self, branch: PlainBranch, token_id: int) -> None:
+    def step(self, tokens: Tokens) -> list[str]:
+        choose = chooser(tokens)
+        self.driver.join_ready()
+        scheduled = self._admitted()
+        for branch in scheduled:
+            self._sample(branch, choose(Sampling(branch.request_id, branch.num_sampled)))
+        self.driver.join_ready()
+        ended = [each for name, each in self.finished.items() if each.parent is None and name not in self.outputs]
+        self.hand_out(_output(root) for root in ended if not root.has_failed)
+        return [branch.request_id for branch in scheduled]
+
+    def _admitted(self) -> list[PlainBranch]:
+        admitted: list[PlainBranch] = []
+        for branch in self.queue:
+            limit, root = branch.tree.limits.max_running_children, branch.root
+            children = [each for each in admitted if each.root is root and each is not root]
+            if branch is root or limit is None or len(children) < limit:
+                admitted.append(branch)
+        return admitted[: self.max_num_seqs]
+
+    def _sample(self, branch: PlainBranch, token_id: int) -> None:
         """Let a queued sequence compute its context, and sample a token."""
         sequence = branch.sequence
         sequence.compute()
-        num_prompt = len(sequence.prompt_token_ids)
-        token = Sampled(token_id, tuple(sequence.context), num_prompt, sequence.sampling_params)
+        token = Sampled(token_id, tuple(sequence.context), len(sequence.prompt_token_ids), sequence.sampling_params)
         decision = self.driver.sampled(branch, token, lambda: branch)
         if branch.phase == "finished":
             return
         sequence.append([token_id])
-        num_output = len(sequence.output_token_ids)
         branch.count_sampled()
         has_sampled_all = branch.num_sampled == sequence.sampling_params.max_tokens
-        may_go_on = has_room(branch, len(sequence.context), self.length) and not has_sampled_all
+        may_go_on = has_room(branch, len(sequence.context), self.max_model_len) and not has_sampled_all
         if token_id == EOS or not may_go_on:
+            num_output = len(sequence.output_token_ids)
             sequence.outcome = "stopped" if token_id == EOS else "length"
             self.driver.end(branch, range(num_output - 1, num_output) if token_id == EOS else range(0))
             if branch.phase == "finished":
@@ -113,22 +132,56 @@ class PlainEngine:
         elif decision is not None:
             self.driver.apply(branch, decision)
 
-    def unfinished(self) -> dict[str, PlainBranch]:
-        """All sequences that have neither ended nor were aborted, by request id."""
-        return {branch.request_id: branch for branch in [*self.queue, *self.blocked]}
+    def abort(self, request_ids: str | list[str]) -> None:
+        names = [request_ids] if isinstance(request_ids, str) else request_ids
+        branches = [each for each in [*self.queue, *self.blocked] if each.request_id in names]
+        self.abort_sequences(self.driver.unfinished_below(branches))
 
-    def abort(self, branch: PlainBranch) -> None:
-        """Abort a sequence, with all below it."""
-        self.abort_sequences(self.driver.unfinished_below([branch]))
+    def resume(self, request_id: str, given: Any) -> None:
+        self.driver.resume(request_id, ids(given))
 
-    def evict(self, branch: PlainBranch) -> None:
-        """Let a BLOCKED sequence, or a kept child, lose its KV."""
-        branch.sequence.evict()
+    def blocked_with_kv(self) -> list[str]:
+        """Also kept children."""
+        return [each.request_id for each in [*self.blocked, *self.kept.values()]]
+
+    def evict(self, request_id: str) -> None:
+        branch = self.kept.pop(request_id, None) or next(each for each in self.blocked if each.request_id == request_id)
+        branch.sequence.kv, branch.sequence.num_computed_tokens = [], 0
         branch.discard_injected()
-        self.kept.pop(branch.request_id, None)
+
+    def waits(self) -> list[Waiting]:
+        return [waiting_of(branch, 0) for branch in self.driver.trees.awaiting_resume()]
+
+    def is_idle(self) -> bool:
+        return not self.queue and not self.driver.trees.has_unsettled
+
+    def is_waiting_for_callers(self) -> bool:
+        return bool(self.awaiting()) and self.is_idle()
+
+    def has_unfinished(self) -> bool:
+        return bool(self.queue or self.blocked)
+
+    def queues(self) -> dict[str, list[str]]:
+        running = self._admitted()
+        waiting = [branch for branch in self.queue if branch not in running]
+        queues = {"running": running, "waiting": waiting, "blocked": self.blocked}
+        return {name: [branch.request_id for branch in queue] for name, queue in queues.items()}
+
+    def statuses(self) -> dict[str, str]:
+        return {branch.request_id: branch.phase for branch in [*self.queue, *self.blocked]}
+
+    def num_injected(self) -> int:
+        return self._num_injected
+
+    def check_integrity(self) -> None:
+        self.driver.trees.check_integrity()
+
+    def assert_empty(self) -> None:
+        assert (self.queue, self.blocked, self.kept, list(self.driver.trees.roots)) == ([], [], {}, [])
+        assert not self.driver.trees.has_unsettled
 
     def max_len(self, sequence: ComputedSequence) -> int:
-        return self.length
+        return self.max_model_len
 
     def encode(self, sequence: ComputedSequence, text: str) -> Sequence[int]:
         return ids(text)
@@ -186,13 +239,7 @@ class PlainEngine:
             self._release_kept(branch)
             self.finished[branch.request_id] = branch
 
-    def cancel_sequences(self, branches: Sequence[PlainBranch]) -> None:
-        self.abort_sequences(branches)
-
-    def assert_empty(self) -> None:
-        """No sequence is left, and nobody's KV is kept."""
-        assert (self.queue, self.blocked, self.kept, list(self.driver.trees.roots)) == ([], [], {}, [])
-        assert not self.driver.trees.has_unsettled
+    cancel_sequences = abort_sequences
 
     def _copy(self, branch: PlainBranch) -> None:
         """Inject the KV of kept children, and compute the glue."""
@@ -201,7 +248,7 @@ class PlainEngine:
         kv: list[int | None] = [*sequence.kv, *[None] * (len(sequence.context) - len(sequence.kv))]
         for copy in injected.take_copies():
             kv[copy.parent_index] = self.kept[copy.child].sequence.kv[copy.source_index]
-            self.num_injected += 1
+            self._num_injected += 1
         for run in injected.take_runs(len(injected.glue), branch.positions):
             kv[run.start : run.end] = sequence.context[run.start : run.end]
         assert kv == sequence.context, f"{branch.request_id} has KV of other tokens"
@@ -219,8 +266,8 @@ class PlainEngine:
                 self.kept.pop(child.request_id, None)
 
 
-def fed(engine: PlainEngine, branch: PlainBranch, *tokens: int | str) -> None:
-    """Have a sequence sample these tokens, one step each."""
-    for token in tokens:
-        engine.driver.join_ready()
-        engine.sample(branch, ord(token) if isinstance(token, str) else token)
+def _output(root: PlainBranch) -> SimpleNamespace:
+    """What a caller learns of a finished request, as far as anybody looks at it here."""
+    sampled = SimpleNamespace(token_ids=root.sequence.output_token_ids, sampled=None)
+    completion = SimpleNamespace(token_ids=(), sampled=sampled) if root.tree.has_detached else sampled
+    return SimpleNamespace(request_id=root.request_id, finished=True, outputs=[completion], child_deltas=(), waiting=())

@@ -43,7 +43,6 @@ class Play:
         return {**self.notation.fields, "child_sampling_params": of_children}
 
     def request(self, text: str) -> dict[str, Any]:
-        """The arguments of a completion that samples ``text``."""
         body = {"skip_special_tokens": False, "add_special_tokens": False, **guided(grammar_of(text))}
         return {"prompt": "so", "temperature": 0, "max_tokens": 400, "logit_bias": self._bias, "extra_body": body}
 
@@ -54,7 +53,6 @@ class Play:
 
 
 def grammar_of(text: str) -> str:
-    """The grammar of nothing but ``text``."""
     return f"root ::= {json.dumps(text)}"
 
 

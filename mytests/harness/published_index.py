@@ -18,7 +18,6 @@ FILENAME = "vllm-0.9.2.tar.gz"
 
 @pytest.fixture
 def cache(tmp_path: Path) -> BuildCache:
-    """An empty cache."""
     return BuildCache(tmp_path / "cache")
 
 

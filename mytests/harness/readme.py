@@ -15,7 +15,6 @@ _README = Path(__file__).resolve().parents[2] / "README.md"
 
 
 def ten_lines() -> tuple[str, str]:
-    """The program, and its output."""
     found = re.search(r"## Ten lines.*?```python\n(.*?)```\n\n```\n(.*?)```", _README.read_text(), flags=re.S)
     assert found is not None
     return found[1], found[2]

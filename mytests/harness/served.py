@@ -3,9 +3,11 @@
 
 import json
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,58 @@ import httpx
 from forkjoin_engine import MODEL_FOLDER, hooks_for
 from forkjoin_task import Mode, held_out_prompts
 from openai import OpenAI
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from mytests.harness.collector import Collector, collecting
 from mytests.harness.late import OPTIONS
 from mytests.harness.servers import server
 from mytests.harness.serving import COMMAND, FRONT_ENDS, MERGES_OUTPUTS, THREADS_BIND, USE_V1
+from vllm.tracing import SpanAttributes
+
+
+@dataclass(frozen=True)
+class Collector:
+    """What has arrived so far at ``endpoint``."""
+
+    endpoint: str
+    spans: list[Any] = field(repr=False)
+
+    def of(self, request_id: str) -> list[Any]:
+        return [span for span in list(self.spans) if _request_id(span) == request_id]
+
+
+@contextmanager
+def collecting() -> Iterator[Collector]:
+    """A collector that listens until the block ends."""
+    spans: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            exported = ExportTraceServiceRequest.FromString(body)
+            spans.extend(
+                span for resource in exported.resource_spans for scope in resource.scope_spans for span in scope.spans
+            )
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield Collector(f"http://127.0.0.1:{server.server_port}/v1/traces", spans)
+        finally:
+            server.shutdown()
+
+
+def _request_id(span: Any) -> str | None:
+    for attribute in span.attributes:
+        if attribute.key == SpanAttributes.GEN_AI_REQUEST_ID:
+            found: str = attribute.value.string_value
+            return found
+    return None
+
 
 MODEL = str(MODEL_FOLDER)
 PROMPT = held_out_prompts(1, 8, "promise")[0]
@@ -52,7 +101,6 @@ class Server:
         return OpenAI(base_url=f"{self.address}/v1", api_key=KEY, max_retries=0, timeout=120)
 
     def choice(self, **fields: Any) -> Any:
-        """The only choice of a completion."""
         (choice,) = self.client.completions.create(**fields).choices
         return choice
 

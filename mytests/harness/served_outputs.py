@@ -17,7 +17,6 @@ def completion(index: int = 0, *segments: Segment) -> CompletionOutput:
 def output(
     *completions: CompletionOutput, deltas: tuple[ChildDelta, ...] = (), waiting: tuple[Waiting, ...] = ()
 ) -> RequestOutput:
-    """The output of one request."""
     made = RequestOutput("r", None, None, None, list(completions), finished=False)
     made.child_deltas, made.waiting = deltas, waiting
     return made

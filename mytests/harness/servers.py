@@ -29,7 +29,6 @@ Found = TypeVar("Found")
 
 
 def model_args(max_model_len: int = 256) -> list[str]:
-    """The options of the tiny model."""
     return ["--dtype", "float32", "--max-model-len", str(max_model_len)]
 
 

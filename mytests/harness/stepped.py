@@ -121,6 +121,14 @@ class SteppedEngine(ABC, Generic[Output]):
         """The status of every unfinished sequence, by request id."""
 
     @abstractmethod
+    def blocked_with_kv(self) -> list[str]:
+        """The BLOCKED sequences that have KV on the device."""
+
+    @abstractmethod
+    def evict(self, request_id: str) -> None:
+        """Let a BLOCKED sequence give up all its KV."""
+
+    @abstractmethod
     def num_injected(self) -> int:
         """How many tokens have got KV of others, as far as the engine has something that notes it."""
 
@@ -141,11 +149,9 @@ class SteppedEngine(ABC, Generic[Output]):
         return self.driver.room_to_resume(self.driver.trees.paused_branch(request_id))
 
     def awaiting(self) -> list[str]:
-        """The sequences that wait for a caller."""
         return [waiting.request_id for waiting in self.waits()]
 
     def hand_out(self, outputs: Iterable[Any]) -> None:
-        """Keep outputs of this step."""
         for output in outputs:
             self.handed_out.append(output)
             self.deltas += output.child_deltas

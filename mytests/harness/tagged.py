@@ -57,7 +57,6 @@ class Notation:
         return choose
 
     def ids(self, text: str) -> list[int]:
-        """The token ids of a text."""
         token_ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
         return token_ids
 
@@ -84,5 +83,4 @@ def text_of(notation: Notation, engine: SurgicalEngine) -> str:
 
 
 def children_of(engine: SurgicalEngine) -> Sequence[Any]:
-    """The request's children."""
     return finished(engine).children

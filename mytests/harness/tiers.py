@@ -26,7 +26,6 @@ def short(fork: Collection[str], plugin: Collection[str]) -> Collection[str]:
 
 
 def full(*values: object, id: str | None = None) -> ParameterSet:
-    """A case of `make test-all`."""
     return pytest.param(*values, id=id, marks=pytest.mark.full)
 
 

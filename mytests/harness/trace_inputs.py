@@ -69,5 +69,4 @@ def fill(lane: Lane, until: float, num_bars: int) -> None:
 
 
 def finish(lane: Lane, time: float) -> None:
-    """End a lane."""
     lane.end, lane.reason, lane.num_output_tokens = time, "stopped", 20

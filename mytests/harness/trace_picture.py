@@ -14,7 +14,6 @@ WIDTH, HEIGHT = 1100, 860
 
 
 def main(page: str, picture: str, lane: str = "0", share: str = "0") -> None:
-    """Save a screenshot of a page."""
     with chromium() as browser:
         opened = Opened.of(browser, Path(page).resolve())
         opened.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})

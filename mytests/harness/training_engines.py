@@ -26,7 +26,6 @@ FAMILIES = ("llama", "qwen3")
 
 @cache
 def plain_model(folder: Path) -> Any:
-    """The model as transformers has it, in float32."""
     return AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32, attn_implementation="sdpa")
 
 

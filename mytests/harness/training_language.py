@@ -35,7 +35,6 @@ def tree() -> TokenTree:
 
 
 def completion(**changes: Any) -> SimpleNamespace:
-    """What an engine returns of it."""
     root = tree()
     children = tuple(
         SimpleNamespace(finish_reason="stop", result_token_ids=tuple(map(ord, text))) for text in ANSWER.expansions

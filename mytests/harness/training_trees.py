@@ -6,13 +6,14 @@ all that it sees with their distances, as that of a rotary transformer does.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from random import Random
 from string import ascii_lowercase
-from typing import Generic, TypeVar
+from types import SimpleNamespace
+from typing import Any, Generic, TypeVar
 
-from sequence_hooks.results import Segment
+from mytests.fuzz.injection_oracle import Layout, Token
 from sequence_hooks.training import (
     Fork,
     InsertedText,
@@ -35,12 +36,10 @@ END = SampledText("$", in_result=False)
 
 
 def characters(text: str) -> list[int]:
-    """A token for each character."""
     return list(map(ord, text))
 
 
 def of_text(tree: TextTree) -> TokenTree:
-    """A tree of characters."""
     return encoded(tree, characters)
 
 
@@ -141,93 +140,61 @@ def values_in(rows: TreeRows) -> dict[Sampled, int]:
     return found
 
 
-@dataclass
 class Simulated(Generic[V]):
-    """The KV cache of one sequence, which an engine fills token by token, and to which it copies that of children."""
+    """What a sequence and those below it compute: the rows that the oracle of injection lays out, with their values.
 
-    tree: TokenTree
-    merge: Merge
-    compute: Compute[V]
-    parent: "Simulated[V] | None" = None
-    entries: list[Entry[V]] = field(default_factory=list)
-    next_position: int = 0
-    children: dict[str, "Simulated[V]"] = field(default_factory=dict)
-    found: dict[Sampled, V] = field(default_factory=dict)
-    """The value of the token before each sampled one, in this sequence and those below."""
+    ``found`` has the value of the token before each sampled one.
+    """
 
-    def run(self) -> "Simulated[V]":
-        """Decode the sequence and its children."""
-        tree = self.tree
-        if self.parent is not None and tree.num_shared:
-            self.entries = self.parent.entries[: tree.num_shared]
-            self.next_position = self.parent.next_position
-        for token_id in tree.prompt_token_ids:
-            self._compute(token_id)
-        joins = {join.position: join for join in tree.joins}
-        position = 0
-        while position < len(tree.output_token_ids):
-            self._start_children(position)
-            if position in joins:
-                self._join(position, position + joins[position].num_merged)
-                position += joins[position].num_merged
-            else:
-                self.found[tree.name, position] = self.entries[-1].value
-                self._compute(tree.output_token_ids[position])
-                position += 1
-        self._start_children(position)
-        return self
+    def __init__(self, tree: TokenTree, merge: Merge, compute: Compute[V]) -> None:
+        self._compute = compute
+        self._values: dict[Token, V] = {}
+        layout = Layout(_node(tree, merge != "concatenate"), "overlap" if merge == "overlap" else "sequential", {})
+        self.found: dict[Sampled, V] = {
+            (each.node.name, position): self._value(token)
+            for each in layout.walk()
+            for position, token in each.sampled_from.items()
+        }
 
-    def _start_children(self, position: int) -> None:
-        for each in self.tree.children:
-            if each.num_shared <= self.tree.num_prompt + position and each.name not in self.children:
-                self.children[each.name] = Simulated(each, self.merge, self.compute, self).run()
-                self.found |= self.children[each.name].found
+    def _value(self, token: Token) -> V:
+        """It moves with its token, which its own sequence has computed once."""
+        token = token.original
+        if token not in self._values:
+            seen = [Entry(each.position, self._value(each)) for each in token.context]
+            self._values[token] = self._compute(token.token_id, token.position, seen)
+        return self._values[token]
 
-    def _join(self, start: int, end: int) -> None:
-        pieces = [self._piece(position) for position in range(start, end)]
-        copied = [can_be_copied for _, can_be_copied in pieces[:-1]] + [False]
-        ends = end == len(self.tree.output_token_ids)
-        injects = self.merge != "concatenate" and any(copied) and not ends
-        overlaps = self.merge == "overlap" and not ends
-        furthest = self.next_position
-        for position, (entry, _), is_copied in zip(range(start, end), pieces, copied, strict=True):
-            if overlaps and entry is not None:
-                self.next_position = entry.position
-            elif overlaps and self._is_in_last_text(position, end):
-                self.next_position = furthest
-            if injects and entry is not None and is_copied:
-                self.entries.append(Entry(self.next_position, entry.value))
-                self.next_position += 1
-            else:
-                self._compute(self.tree.output_token_ids[position])
-            furthest = max(furthest, self.next_position)
-        self.next_position = furthest
 
-    def _piece(self, position: int) -> tuple[Entry[V] | None, bool]:
-        """What a child that has seen its parent has of a merged token, all of it computed here.
+def _node(tree: TokenTree, has_kv: bool) -> Any:
+    """A tree as an engine tells of it, which gives up no KV.
 
-        Returns:
-            Also whether the child computes it before it ends.
-        """
-        segment = self._segment(position)
-        source = None if segment.child is None else self.children[segment.child]
-        if source is None or not source.tree.sees_parent:
-            return None, False
-        if segment.origin == "inserted":
-            place = position - segment.start - len(source.tree.prompt_token_ids)
-        else:
-            place = source.tree.result[position - segment.start]
-        sampled = [each.end for each in source.tree.segments if each.origin == "sampled"]
-        return source.entries[source.tree.num_prompt + place], place < max(sampled) - 1
-
-    def _segment(self, position: int) -> Segment:
-        return next(each for each in self.tree.segments if each.start <= position < each.end)
-
-    def _is_in_last_text(self, position: int, end: int) -> bool:
-        segment = self._segment(position)
-        return segment.child is None and segment.end == end
-
-    def _compute(self, token_id: int) -> None:
-        value = self.compute(token_id, self.next_position, self.entries)
-        self.entries.append(Entry(self.next_position, value))
-        self.next_position += 1
+    Args:
+        has_kv: Whether its parent may have the KV of its result.
+    """
+    end = len(tree.output_token_ids)
+    joins = [
+        SimpleNamespace(
+            position=each.position,
+            num_merged=each.num_merged,
+            num_replaced=0,
+            num_prefill=each.position + each.num_merged < end,
+        )
+        for each in tree.joins
+    ]
+    output = SimpleNamespace(
+        joins=joins, num_shared=tree.num_shared, prefix_token_ids=tree.prompt_token_ids, failed=not has_kv
+    )
+    children = [_node(each, has_kv) for each in tree.children]
+    for child in children:
+        # One that shares nothing may have begun with any token.
+        child.output.spawn_position = max(1, child.output.num_shared - tree.num_prompt)
+    return SimpleNamespace(
+        name=tree.name,
+        # What is shared is its parent's.
+        prompt=(*[0] * tree.num_shared, *tree.prompt_token_ids),
+        tokens=tree.output_token_ids,
+        segments=tree.segments,
+        result=tree.result,
+        output=output,
+        children=children,
+    )

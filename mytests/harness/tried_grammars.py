@@ -17,7 +17,6 @@ FORK_JOIN = "fork-join tokenizer"
 
 
 def regex(text: str, backend: str = "xgrammar") -> GuidedDecodingParams:
-    """A request's grammar."""
     return GuidedDecodingParams(regex=text, backend=backend)
 
 

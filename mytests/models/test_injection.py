@@ -12,8 +12,16 @@ import pytest
 import torch
 
 from mytests.fuzz.fuzzing import History, Request, Setup
-from mytests.fuzz.injection_histories import AMPLE, MANY_CHILDREN, RULES
-from mytests.fuzz.injection_runs import PASSED_ON, InjectedRun, Scripted, run_and_check, samples
+from mytests.fuzz.injection_runs import (
+    AMPLE,
+    MANY_CHILDREN,
+    PASSED_ON,
+    RULES,
+    InjectedRun,
+    Scripted,
+    run_and_check,
+    samples,
+)
 from mytests.fuzz.model import EOS, PROMISE, SYNC
 from mytests.fuzz.params import Params
 from mytests.fuzz.tree import tree_of

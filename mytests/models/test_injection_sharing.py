@@ -8,9 +8,18 @@ import pytest
 from mytests.fuzz.fuzzing import Request, Setup
 from mytests.fuzz.history import BLOCK_SIZE, POLICIES
 from mytests.fuzz.injection_oracle import Layout
-from mytests.fuzz.injection_runs import Script, Scripted, model, run_and_check, samples
+from mytests.fuzz.injection_runs import (
+    SHARED,
+    TIGHT,
+    Script,
+    Scripted,
+    everybody,
+    model,
+    random_requests,
+    run_and_check,
+    samples,
+)
 from mytests.fuzz.model import EOS, PROMISE, SYNC
-from mytests.fuzz.shared_injection import AMPLE, TIGHT, everybody, random_requests
 from mytests.fuzz.tree import tree_of
 from mytests.harness.dialect import DIALECT
 from mytests.harness.tiers import pairs
@@ -29,7 +38,7 @@ def two_children(setup: Setup) -> Scripted:
 class TestPrefixCache:
     def test_it_ends_where_the_injection_starts(self, block_on: BlockOn, position_rule: PositionRule) -> None:
         """A request with the parent's whole text finds only what precedes it, and samples what follows plain text."""
-        setup = replace(AMPLE, block_on=block_on, position_rule=position_rule, prefix_caching=True)
+        setup = replace(SHARED, block_on=block_on, position_rule=position_rule, prefix_caching=True)
         run, [layout] = run_and_check(two_children(setup))
         context = layout.node.prompt + layout.node.tokens[:-1]
         plain = Script(0, 0.0, prompt=context)
@@ -40,7 +49,7 @@ class TestPrefixCache:
 
     def test_injected_kv_is_never_in_it(self, block_on: BlockOn, position_rule: PositionRule) -> None:
         """Neither injected blocks nor any block after them are in the cache."""
-        setup = replace(AMPLE, block_on=block_on, position_rule=position_rule, prefix_caching=True)
+        setup = replace(SHARED, block_on=block_on, position_rule=position_rule, prefix_caching=True)
         run, [layout] = run_and_check(two_children(setup))
         start = first_injected(layout) // BLOCK_SIZE
         assert set(run.blocks["r0"][:start]) <= run.driver.cached_blocks()
@@ -74,7 +83,7 @@ ADAPTERS = [(1, 2), (3, 0)]
 @pytest.mark.parametrize("adapters", [each for each in ADAPTERS if min(each) >= DIALECT.least_adapter])
 def test_each_request_keeps_its_adapter(adapters: tuple[int, int]) -> None:
     """A resumed parent computes several runs of tokens, all with its own adapter."""
-    setup = replace(AMPLE, max_loras=3, max_num_batched_tokens=512, prefixes=((5,), (6,)))
+    setup = replace(SHARED, max_loras=3, max_num_batched_tokens=512, prefixes=((5,), (6,)))
     root = samples(3, PROMISE) + samples(2, PROMISE) + samples(5, EOS)
     children = {5: samples(4, EOS), 6: samples(3, EOS)}
     both = tuple(Request(40, max_tokens=64, topic=0, adapter=adapter) for adapter in adapters)

@@ -3,7 +3,7 @@
 
 import dataclasses
 
-from mytests.fuzz.reference import REPLACING, replacement_of
+from mytests.fuzz.handlers import REPLACING, ReplacesLetters, replacement_of
 from mytests.harness.surgical import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, begun, ids, plan
 from sequence_hooks.serving.live.trees import LiveRequests, LiveSequence, Tokens, Tree
 
@@ -68,7 +68,7 @@ class TestTree:
         engine = SurgicalEngine(dataclasses.replace(LIVE, handlers=tuple(REPLACING.items())))
         with begun(engine, plan(r="abcyzzz"), lambda: engine.live_tree("r", 100)[0].num_output_tokens > 5):
             told = engine.live_tree("r", 100)[0].last_tokens
-            start, new = replacement_of(ids("abc"))
+            start, new = replacement_of(len("abc"), ReplacesLetters.words)
             assert [(each.is_replaced, len(each.token_ids)) for each in told if each.is_replaced] == [(True, 4 - start)]
             assert Tokens("inserted", None, tuple(new)) in told or not new
 

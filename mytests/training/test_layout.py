@@ -55,7 +55,7 @@ class TestAllMerges:
         draw = Random(0)
         for _ in range(150):
             tree = random_tree(draw)
-            assert values_in(lay_out([tree], merge)) == Simulated(tree, merge, hashed).run().found
+            assert values_in(lay_out([tree], merge)) == Simulated(tree, merge, hashed).found
 
     def test_so_it_is_with_copies(self, merge: Merge) -> None:
         """Only "sequential" makes some, and has few rows with them."""
@@ -63,7 +63,7 @@ class TestAllMerges:
         for _ in range(150):
             tree = random_tree(draw)
             rows = lay_out([tree], merge, moving="copied")
-            assert values_in(rows) == Simulated(tree, merge, hashed).run().found
+            assert values_in(rows) == Simulated(tree, merge, hashed).found
             num_tokens = sum(len(each.prompt_token_ids) + len(each.output_token_ids) for each in tree.walk())
             num_copies = sum(source != row for row, source in enumerate(rows.sources))
             assert len(rows) - num_copies <= 2 * num_tokens

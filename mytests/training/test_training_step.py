@@ -55,7 +55,7 @@ def decoded_one_by_one(model: Any, trees: Sequence[TokenTree], merge: Merge) -> 
     found = {}
     for number, tree in enumerate(trees):
         token_ids = {each.name: each.output_token_ids for each in tree.walk()}
-        for (name, position), computed in Simulated(tree, merge, Decoding(model)).run().found.items():
+        for (name, position), computed in Simulated(tree, merge, Decoding(model)).found.items():
             found[number, name, position] = computed.logits.log_softmax(-1)[token_ids[name][position]]
     return found
 

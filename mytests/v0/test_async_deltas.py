@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from mytests.harness.async_steps import AsyncEngine, script
-from mytests.harness.samples import SAMPLES, add_samples
 from mytests.harness.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, Sampling, ids
+from mytests.harness.v0.variants import SAMPLES, add_samples
 from vllm.config import SpecialKwargs
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind

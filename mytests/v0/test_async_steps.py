@@ -10,8 +10,8 @@ import pytest
 
 from mytests.harness.async_steps import AsyncEngine, script
 from mytests.harness.handlers import FORK, Seeing, own
-from mytests.harness.samples import SAMPLES, add_samples
 from mytests.harness.surgical import PROMISE, SYNC_HOOKS, SurgicalEngine, completed
+from mytests.harness.v0.variants import SAMPLES, add_samples
 from sequence_hooks.handlers import TokenEvent
 from vllm.config import SpecialKwargs
 from vllm.outputs import RequestOutput

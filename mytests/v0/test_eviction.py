@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from mytests.fuzz.reference import REPLACING
+from mytests.fuzz.handlers import REPLACING
 from mytests.harness.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
 from mytests.harness.v0.groups import child_of
-from mytests.harness.with_kv import engine_with_kv
+from mytests.harness.v0.variants import engine_with_kv
 from vllm.core.hooked_sequence import branch_of
 
 

@@ -5,9 +5,9 @@ import dataclasses
 
 import pytest
 
-from mytests.harness.samples import SAMPLES, add_samples
 from mytests.harness.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
 from mytests.harness.v0.groups import child_of
+from mytests.harness.v0.variants import SAMPLES, add_samples
 from vllm.config import SpecialKwargs
 from vllm.lora.request import LoRARequest
 from vllm.prompt_adapter.request import PromptAdapterRequest

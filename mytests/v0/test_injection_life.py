@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from mytests.fuzz.injection_runs import run_and_check
-from mytests.fuzz.shared_injection import TIGHT, everybody, random_requests
+from mytests.fuzz.injection_runs import TIGHT, everybody, random_requests, run_and_check
 from mytests.harness.injecting import SYNC_INJECT, prefilled
 from mytests.harness.surgical import SurgicalEngine, finished, plan
 from mytests.harness.tiers import pairs

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from mytests.harness.kv_copies import ROTARIES, RotaryShape, TinyModel, tiny_config
-from mytests.harness.roundings import assert_rotated
+from mytests.harness.kv_copies import ROTARIES, RotaryShape, TinyModel, assert_rotated, tiny_config
 from sequence_hooks.kv.caches import Layer, TokenView, copy_slots
 from vllm.attention import AttentionType
 from vllm.model_executor.layers import rotary_embedding

@@ -12,7 +12,7 @@ import pytest
 from mytests.harness.async_steps import AsyncEngine, script
 from mytests.harness.surgical import EOS, HOOKS, PROMISE, SYNC, SurgicalEngine, finished, plan
 from mytests.harness.v0.groups import child_of
-from mytests.harness.with_kv import MANUAL, engine_with_kv
+from mytests.harness.v0.variants import MANUAL, engine_with_kv
 from vllm.sequence import SequenceGroup
 
 LOW, MIDDLE, URGENT = 9, 5, 0

@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis.stateful import invariant
 
-from mytests.fuzz.kv_walks import KVWalks
-from mytests.fuzz.reference import REPLACING
-from mytests.fuzz.walks import Draw, walk
+from mytests.fuzz.handlers import REPLACING
+from mytests.fuzz.walks import Draw, Walks, walk
 from mytests.harness.surgical import SurgicalEngine
 from mytests.harness.tiers import sizes
 from vllm.config import SpecialKwargs
@@ -19,7 +18,7 @@ from vllm.sequence import SequenceGroup
 pytestmark = pytest.mark.no_cover
 
 
-class V0Walks(KVWalks):
+class V0Walks(Walks):
     """With swap space and adapters."""
 
     seen: ClassVar[Counter[str]] = Counter()

@@ -9,8 +9,7 @@ none where there is no window (EXAONE 4) or no chunk (Llama 4).
 
 import pytest
 
-from mytests.fuzz.injection_histories import MANY_CHILDREN, RULES
-from mytests.fuzz.injection_runs import run_and_check
+from mytests.fuzz.injection_runs import MANY_CHILDREN, RULES, run_and_check
 from mytests.harness.tiers import full, pairs
 from sequence_hooks.config.choices import BlockOn, PositionRule
 

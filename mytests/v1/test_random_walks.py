@@ -8,9 +8,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from mytests.fuzz.kv_walks import KVWalks
-from mytests.fuzz.reference import REPLACING
-from mytests.fuzz.walks import MAX_QUEUED, Draw, walk
+from mytests.fuzz.handlers import REPLACING
+from mytests.fuzz.walks import MAX_QUEUED, Draw, Walks, walk
 from mytests.harness.surgical import CHILD, SurgicalEngine
 from mytests.harness.tiers import sizes
 from mytests.harness.v1.layers import HAS_CHECKPOINTS
@@ -28,7 +27,7 @@ SHORT, LONG = 45 if IS_REFERENCE else 25, 400
 """Walks of a machine in `make test`, which reach the most of what they must, and in `make test-all`."""
 
 
-class V1Walks(KVWalks):
+class V1Walks(Walks):
     """With any number of blocks that fits one context, of slots, and of tokens a step, and steps in flight."""
 
     seen: ClassVar[Counter[str]] = Counter()

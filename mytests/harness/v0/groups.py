@@ -21,7 +21,6 @@ def sampling_of(group: SequenceGroup) -> Sampling:
 
 
 def child_of(group: SequenceGroup, index: int = 0) -> SequenceGroup:
-    """The group of a child, by spawn order."""
     branch = branch_of(group)
     assert branch is not None
     return branch.children[index].sequence.group

@@ -55,12 +55,10 @@ def written(path: Path, *events: tuple[type, dict[str, Any]]) -> Path:
 
 
 def spawned(child: str, parent: str, label: str = "") -> tuple[type, dict[str, Any]]:
-    """The event of a spawn, for `written`."""
     return TreeChanged, {"event": Spawned(spec(request_id=child, parent=parent, label=label))}
 
 
 def lane_of(picture: Picture, request_id: str = "r") -> Lane:
-    """The lane of a sequence."""
     (lane,) = [lane for lane in picture.lanes if lane.request_id == request_id]
     return lane
 

@@ -125,7 +125,6 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
     def add(
         self, request_id: str = "r", prompt: str = "prompt", priority: int = 0, adapter: int = 0, **params: Any
     ) -> SequenceGroup:
-        """Add a fake group to the waiting queue."""
         sampling_params = SamplingParams(**{"max_tokens": 100, "logprobs": 1} | params)
         lora = LoRARequest(f"adapter {adapter}", adapter, "no such folder") if adapter else None
         seq = Sequence(next(self.seq_counter), token_inputs(ids(prompt)), self.block_size, EOS, lora)
@@ -224,7 +223,6 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
         return {name: [group.request_id for group in getattr(self.scheduler, name)] for name in QUEUES}
 
     def queued(self) -> list[SequenceGroup]:
-        """Every group in a queue."""
         return [group for name in QUEUES for group in getattr(self.scheduler, name)]
 
     def request_of(self, request_id: str) -> SequenceGroup:
@@ -238,7 +236,6 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
         return self.scheduler.block_manager.get_num_free_gpu_blocks()
 
     def block_table(self, group: SequenceGroup) -> list[int]:
-        """The physical blocks of the group's sequence."""
         return list(self.scheduler.block_manager.get_block_table(group.first_seq))
 
     def cached_blocks(self) -> list[int]:

@@ -21,7 +21,6 @@ def base_config() -> VllmConfig:
 
 
 def surgical_config(engine: BaseEngine[Any], is_async: bool) -> VllmConfig:
-    """That of a surgical engine."""
     config = copy(base_config())
     config.model_config = copy(config.model_config)
     config.scheduler_config = copy(config.scheduler_config)

@@ -36,7 +36,6 @@ class Event:
     wait = synchronize = record
 
     def query(self) -> bool:
-        """True: it has happened."""
         return True
 
 

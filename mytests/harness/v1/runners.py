@@ -33,7 +33,6 @@ class FirstRunner:
         states.attach(self)
 
     def take_in(self, output: SchedulerOutput) -> None:
-        """Learn of a step."""
         self._update_states(output)
 
     def prepare(self, output: SchedulerOutput, starts: Mapping[str, int]) -> torch.Tensor:
@@ -89,7 +88,6 @@ class SecondRunner:
         self._batch: Any = None
 
     def take_in(self, output: SchedulerOutput) -> None:
-        """See `FirstRunner`."""
         self.update_requests(output)
 
     def prepare(self, output: SchedulerOutput, starts: Mapping[str, int]) -> torch.Tensor:

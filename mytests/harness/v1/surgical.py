@@ -15,9 +15,8 @@ from mytests.harness.characters import EOS, ids
 from mytests.harness.stepped import Sampling, Tokens, chooser
 from mytests.harness.v1.characters import Detokenizable
 from mytests.harness.v1.configuration import surgical_config
-from mytests.harness.v1.counting import check_counts
 from mytests.harness.v1.layers import spec_of
-from mytests.harness.v1.leftovers import assert_no_request_left
+from mytests.harness.v1.leftovers import assert_no_request_left, check_counts
 from mytests.harness.v1.worker import SimulatedWorker
 from sequence_hooks.results import Waiting
 from sequence_hooks.serving.live.trees import LiveRequests, Tree

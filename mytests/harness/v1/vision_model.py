@@ -70,7 +70,6 @@ class Vision:
 
 
 def image(seed: int) -> Image.Image:
-    """An image of noise."""
     noise = torch.randint(256, (_SIDE, _SIDE, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
     return Image.fromarray(noise.numpy())
 

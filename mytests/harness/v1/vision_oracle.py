@@ -34,7 +34,6 @@ class Seen:
         return self._model(**inputs)
 
     def embeddings(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """Of tokens without an image."""
         found: torch.Tensor = self._model.get_input_embeddings()(token_ids)
         return found
 

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 
 from mytests.harness.kv import PretendedKV
-from mytests.harness.v1.layers import PretendedStates, first_seen, is_state
-from mytests.harness.v1.pages import Pages
+from mytests.harness.v1.layers import Pages, PretendedStates, first_seen, is_state
 from mytests.harness.v1.runners import FirstRunner, SecondRunner
 from sequence_hooks.kv.transfer import SlotCopy
 from sequence_hooks.v1.wire import injected_by

@@ -9,7 +9,6 @@ class InterpretingDriver(DriverBase):
 
     @classmethod
     def is_active(cls) -> bool:
-        """True: the CPU is always there."""
         return True
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens that wait for one child by its number, for random trees on any engine."""
+"""Handlers of random trees on any engine: they wait for one child by its number, or replace the end of a context."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from typing import Any
 from sequence_hooks.handlers import Actions, Merged, TokenEvent
 from sequence_hooks.results import ChildOutput
 
-OLDEST, NEWEST = ord("o"), ord("n")
+OLDEST, NEWEST, REPLACE = ord("o"), ord("n"), ord("y")
 UNKNOWN = 1_000_000
 
 
@@ -32,6 +32,28 @@ class Newest(Oldest):
     place = -1
 
 
+class ReplacesWords(Oldest):
+    """Waits for its sequence's children, and replaces the end of its context by words of the fuzzer."""
+
+    words: tuple[int, ...] = (7, 8)
+
+    def on_token(self, event: TokenEvent) -> Actions:
+        start, new = replacement_of(len(event.output_token_ids), self.words)
+        return Actions(block=True, replace_from=start, insert_token_ids=new)
+
+
+class ReplacesLetters(ReplacesWords):
+    """The same by letters, of the walks."""
+
+    words = (REPLACE, REPLACE)
+
+
+def replacement_of(num_before: int, words: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+    """From where on a context is cut if it has so many tokens before the one that replaces, and what is inserted: all
+    of it, or a part, or that token alone; and nothing, or a few of the ``words``."""
+    return num_before * (num_before % 4) // 3, words[: num_before % 3]
+
+
 def named(unjoined: Sequence[Any], place: str) -> list[Any]:
     """Which of these children a handler waits for, by the name of its class; none if there are none."""
     return list(unjoined[:1] if place == Oldest.__name__ else unjoined[-1:])
@@ -43,3 +65,5 @@ def handler(place: str) -> str:
 
 
 HANDLERS: dict[int | str, str] = {OLDEST: handler(Oldest.__name__), NEWEST: handler(Newest.__name__)}
+REPLACING = {REPLACE: handler(ReplacesLetters.__name__)}
+"""Without them the token is an ordinary one."""
