@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Completions of a server with hooks, as OpenAI's client gets them."""
+"""Completions and chats of a server with hooks, as OpenAI's client gets them."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from forkjoin_task import PROMISE, expected_output
 from openai import BadRequestError
 
 from mytests.harness.environment import EXAMPLES
-from mytests.harness.served import KEY, NUM_CHILDREN, PROMPT, Server, arguments, check_tree, check_usage
+from mytests.harness.served import KEY, MESSAGES, NUM_CHILDREN, PROMPT, Server, arguments, check_tree, check_usage
 
 pytestmark = pytest.mark.model
 
@@ -37,23 +37,18 @@ def test_each_sample_has_its_own(served: Server) -> None:
     check_usage(response.usage, response.choices)
 
 
-def test_a_stream_is_the_parents_alone(served: Server) -> None:
-    """It is silent while the parent is BLOCKED; the tree comes with the finish reason."""
-    chunks: list[Any] = list(served.client.completions.create(prompt=PROMPT, stream=True, **arguments()))
-    assert "".join(chunk.choices[0].text for chunk in chunks) == expected_output(PROMPT)
-    check_tree(chunks[-1].choices[0])
-
-
-def test_children_stream_for_who_asks(served: Server) -> None:
-    """Their text comes as chunks without choices, and the parent's with the tree."""
-    stream = served.client.completions.create(prompt=PROMPT, stream=True, **arguments(stream_children=True))
-    chunks: list[Any] = list(stream)
+@pytest.mark.parametrize("stream_children", [False, True])
+def test_a_stream_is_the_parents_alone(served: Server, stream_children: bool) -> None:
+    """It is silent while the parent is BLOCKED. For who asks, children's text comes as chunks without choices."""
+    extra = arguments(stream_children=stream_children)
+    chunks: list[Any] = list(served.client.completions.create(prompt=PROMPT, stream=True, **extra))
     told = [chunk.child for chunk in chunks if not chunk.choices]
-    for child in chunks[-1].choices[0].children:
-        texts = [delta["text"] for delta in told if delta["request_id"] == child["request_id"]]
-        assert "".join(texts) == child["text"] and len(texts) > 1
     assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == expected_output(PROMPT)
     check_tree(chunks[-1].choices[0])
+    for child in chunks[-1].choices[0].children:
+        texts = [delta["text"] for delta in told if delta["request_id"] == child["request_id"]]
+        assert "".join(texts) == (child["text"] if stream_children else "")
+        assert (len(texts) > 1) is stream_children
 
 
 def test_the_usage_of_a_stream_is_of_all_choices(served: Server) -> None:
@@ -108,3 +103,30 @@ def test_the_example_streams_a_tree(served: Server) -> None:
     environment = os.environ | {"OPENAI_API_KEY": KEY}
     printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=EXAMPLES, env=environment).stdout
     assert "child 2  'e'" in printed and "children: ['enost', 'aelpp', 'eirrv']" in printed
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_each_choice_of_a_chat_has_its_tree(served: Server, n: int) -> None:
+    """The tree comes with the message, and the usage counts all."""
+    response = served.client.chat.completions.create(messages=MESSAGES, n=n, **arguments() | {"temperature": 0.01})
+    assert [choice.message.content for choice in response.choices] == [expected_output(PROMPT)] * n
+    for choice in response.choices:
+        check_tree(choice)
+    check_usage(response.usage, response.choices)
+
+
+def test_a_stream_of_a_chat_ends_with_the_trees(served: Server) -> None:
+    """Each choice has its own; children come as chunks without choices, and the last chunk has the usage."""
+    streamed: Any = {"stream": True, "stream_options": {"include_usage": True}, "temperature": 0.01}
+    stream = served.client.chat.completions.create(messages=MESSAGES, n=2, **arguments(stream_children=True) | streamed)
+    *chunks, last = list(stream)
+    choices = [choice for chunk in chunks for choice in chunk.choices]
+    told = [chunk.model_extra["child"] for chunk in chunks if not chunk.choices]
+    for index in range(2):
+        own = [choice for choice in choices if choice.index == index]
+        assert "".join(choice.delta.content or "" for choice in own) == expected_output(PROMPT)
+        check_tree(own[-1])
+        for child in own[-1].children:
+            texts = [delta["text"] for delta in told if delta["request_id"] == child["request_id"]]
+            assert "".join(texts) == child["text"]
+    check_usage(last.usage, [choice for choice in choices if hasattr(choice, "segments")])

@@ -124,13 +124,6 @@ def test_an_answer_without_an_outline_is_that_of_the_name(served: Server, stream
     assert usage_of(named) == usage_of(own)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_caller_may_give_the_outline(served: Server, stream: bool) -> None:
-    """Then nothing but the mark is sampled before the children."""
-    answer = asking(served, "", stream=stream, **OUTLINE)
-    assert said(answer) == GIVEN
-
-
 def test_a_stream_tells_points(served: Server) -> None:
     """In their order, and never the outline; the children's own chunks only if they are asked for.
 
@@ -145,26 +138,6 @@ def test_a_stream_tells_points(served: Server) -> None:
     assert not any("child" in chunk.model_extra for chunk in chunks(quiet))
     counted = [usage_of(answer)["completion_tokens"] for answer in (quiet, stream, asking(served))]
     assert counted == [len(NOTATION.ids(WRITTEN))] * 3
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_logprobs_are_those_of_the_text(served: Server, stream: bool) -> None:
-    """One for each token, also in a stream."""
-    answer = asking(served, logprobs=True, stream=stream)
-    choices = [choice for chunk in answer for choice in chunk.choices] if stream else answer.choices
-    tokens = [each.token for choice in choices if choice.logprobs for each in choice.logprobs.content]
-    assert "".join(tokens).removesuffix("<eos>") == WRITTEN
-
-
-def test_each_choice_has_its_outline(served: Server) -> None:
-    """With n; in a stream it is the same, as of any answer."""
-    assert [each.message.content for each in asking(served, n=2, temperature=0.1).choices] == [WRITTEN] * 2
-
-
-def test_a_conclusion_follows_the_points(served: Server) -> None:
-    """It is the model's own, which has read them."""
-    (choice,) = asking(served, "", conclusion=True, max_tokens=300, **OUTLINE).choices
-    assert choice.message.content.startswith(f"{GIVEN}\n\n1. So")
 
 
 @pytest.mark.parametrize("num_chunks", [1, 5, 12])
@@ -188,50 +161,60 @@ def test_a_client_that_does_not_wait_for_its_answer_leaves_nothing(served: Serve
     [
         ({"outline": []}, "outline is []; give a list of 1 to 10 points"),
         ({"outline": ["x"] * 10_000}, "give a list of 1 to 10 points"),
-        ({"outline": ["Say <|im_end|>"]}, "outline has 'Say <|im_end|>'; give a text with a letter or digit"),
-        ({"skeleton": 7}, "skeleton is 7; use true, false or 'always'"),
         ({"skeleton": True, "response_format": {"type": "json_object"}}, "response_format is 'json_object', and an"),
         ({"skeleton": True, "messages": [{"role": "assistant", "content": "x"}]}, "messages ends with one of the role"),
     ],
 )
 def test_a_bad_request_is_refused(served: Server, fields: dict[str, Any], message: str) -> None:
-    """With 400, and by the field's name."""
+    """With 400, and by the field's name; `mytests/core/test_outline_requests.py` has the others."""
     with pytest.raises(openai.BadRequestError) as error:
         asking(served, "", **fields)
     assert message in str(error.value)
 
 
-CASES: dict[str, dict[str, Any]] = {
-    "written": {"skeleton": "always", "logprobs": True, "top_logprobs": 2},
-    "odd points": {"outline": ["Costs\u2028of it", "Section 1. Rent", "\N{SLIGHTLY SMILING FACE} \x1c a", "1.5 times"]},
-    "long points": {"outline": ["x" * 200, "y" * 200], "logprobs": True},
-    "concluded": {"conclusion": True, "max_tokens": 120, **OUTLINE},
-    "stopped": {
-        "skeleton": "always",
-        "stop": ["!\n\n2"],
-        "extra": {"include_stop_str_in_output": True},
-        "logprobs": True,
-    },
-    "stopped by a token": {"extra": {"stop_token_ids": NOTATION.ids("2. ")}, **OUTLINE},
-    "cut": {"skeleton": "always", "max_tokens": 160, "ignore_eos": True, "logprobs": True},
-    "several": {"n": 2, "temperature": 0.1, "seed": 3, **OUTLINE},
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "written": (WRITTEN, {"skeleton": "always", "logprobs": True, "top_logprobs": 2}),
+    "given": (GIVEN, {**OUTLINE}),
+    "odd points": (
+        "1. Costs",
+        {"outline": ["Costs\u2028of it", "Section 1. Rent", "\N{SLIGHTLY SMILING FACE} \x1c a", "1.5 times"]},
+    ),
+    "long points": ("1. xxx", {"outline": ["x" * 200, "y" * 200], "logprobs": True}),
+    # The conclusion is the model's own, which has read the points.
+    "concluded": (f"{GIVEN}\n\n1. So", {"conclusion": True, "max_tokens": 300, **OUTLINE}),
+    "stopped": (
+        "1. So:ab!\n\n2",
+        {
+            "skeleton": "always",
+            "stop": ["!\n\n2"],
+            "extra": {"include_stop_str_in_output": True},
+            "logprobs": True,
+        },
+    ),
+    "stopped by a token": ("1. ", {"extra": {"stop_token_ids": NOTATION.ids("2. ")}, **OUTLINE}),
+    "cut": ("1. So", {"skeleton": "always", "max_tokens": 160, "ignore_eos": True, "logprobs": True}),
+    "several": (GIVEN, {"n": 2, "temperature": 0.1, "seed": 3, **OUTLINE}),
 }
-"""As `mytests/core/test_outline_answers.py` draws them."""
+"""How answers begin; as `mytests/core/test_outline_answers.py` draws them."""
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_stream_joins_up_to_the_whole_answer(served: Server, case: str) -> None:
-    """Text, token ids, logprobs, and how it ends."""
-    fields = dict(CASES[case])
+    """Text, token ids, logprobs, and how it ends; each token of the text has its logprob."""
+    begins, fields = CASES[case][0], dict(CASES[case][1])
     extra = {"return_token_ids": True, **fields.pop("extra", {})}
     whole, stream = (asking(served, "", stream=each, beside=extra, **fields) for each in (False, True))
     told = {choice.index: list[Any]() for choice in whole.choices}
     for chunk in chunks(stream):
         for choice in chunk.choices:
             told[choice.index].append(choice)
+    assert len(whole.choices) == fields.get("n", 1)
     for choice in whole.choices:
-        assert streamed(told[choice.index]) == parts(choice, choice.message)
-        assert choice.message.content
+        found = parts(choice, choice.message)
+        assert streamed(told[choice.index]) == found
+        assert found["text"].startswith(begins)
+        tokens = "".join(token for token, _ in found["logprobs"]).removesuffix("<eos>")
+        assert tokens == (found["text"] if "logprobs" in fields else "")
 
 
 def streamed(deltas: list[Any]) -> dict[str, Any]:
@@ -252,24 +235,6 @@ def parts(choice: Any, message: Any) -> dict[str, Any]:
         "logprobs": [(each.token, pytest.approx(each.logprob, abs=1e-3)) for each in logprobs],
         "end": (choice.finish_reason, extra.get("stop_reason")),
     }
-
-
-@pytest.mark.parametrize("stop", ["!\n\n2", "2. W", "b!"])
-@pytest.mark.parametrize("stream", [False, True])
-def test_an_answer_ends_at_its_first_stop_in_reading_order(served: Server, stop: str, stream: bool) -> None:
-    """Which may lie between two expansions; the outline, which nobody reads, has none."""
-    answer = asking(served, stop=[stop], stream=stream)
-    assert said(answer) == WRITTEN.partition(stop)[0]
-    end = chunks(answer)[-1] if stream else answer
-    assert (end.choices[0].finish_reason, end.choices[0].model_extra["stop_reason"]) == ("stop", stop)
-
-
-@pytest.mark.parametrize("most", [700, 150])
-def test_an_answer_is_no_longer_than_it_may_be(served: Server, most: int) -> None:
-    """The outline and all expansions together; it says if anything was cut."""
-    answer = asking(served, "", max_tokens=most, ignore_eos=True, skeleton="always")
-    sampled = answer.usage.model_dump()["completion_tokens_details"]["sampled_tokens"]
-    assert (sampled <= most, answer.choices[0].finish_reason) == (True, "length")
 
 
 @pytest.mark.skipif(not HAS_MESSAGES, reason="this server has no batches")

@@ -50,13 +50,15 @@ def logits_of(batch: TreeBatch) -> torch.Tensor:
 
 class TestColumns:
     def test_rows_are_padded(self) -> None:
-        """Up to the longest, or to a given length, with places that predict nothing."""
+        """Up to the longest, or to a given length, with places that predict nothing; one too long is refused."""
         short, long = laid_out("overlap", "c"), laid_out()
         batch = TreeBatch.of([short, long], PAD)
         assert batch.input_ids.shape == (2, len(long))
         assert batch.input_ids[0].tolist() == [*short.token_ids, *[PAD] * (len(long) - len(short))]
         assert batch.position_ids[1].tolist() == list(long.positions)
         assert not batch.loss_mask[0, len(short) :].any()
+        with pytest.raises(ValueError, match="a row of 15 places does not fit into 14"):
+            TreeBatch.of([long], PAD, 14)
 
     def test_each_target_is_at_its_row(self) -> None:
         """With its sequence, and the engine's logprob if there is one."""
@@ -72,13 +74,10 @@ class TestColumns:
                 assert logprob == -1.0 if target.sequence == "root" else logprob.isnan()
 
     def test_labels_are_one_place_further_on(self) -> None:
-        """So that a model that shifts them predicts each target from its row."""
+        """So that a model that shifts them predicts each target from its row; the last one needs a place more."""
         batch = packed()
         assert batch.labels[:, 0].eq(IGNORED).all()
         assert batch.labels[:, 1:].equal(batch.target_ids[:, :-1])
-
-    def test_labels_need_a_place_more(self) -> None:
-        """The last row of a tree usually predicts something."""
         with pytest.raises(ValueError, match="one place more"):
             _ = TreeBatch.of([laid_out()], PAD).labels
 
@@ -88,11 +87,6 @@ class TestColumns:
         inputs = model_inputs(batch)
         assert inputs["input_ids"] is batch.input_ids and inputs["position_ids"] is batch.position_ids
         assert inputs["labels"].equal(batch.labels) and inputs["attention_mask"].equal(dense_mask(batch))
-
-    def test_a_row_that_is_too_long_is_refused(self) -> None:
-        """Both lengths are told."""
-        with pytest.raises(ValueError, match="a row of 15 places does not fit into 14"):
-            TreeBatch.of([laid_out()], PAD, 14)
 
     def test_it_moves_to_another_device(self) -> None:
         """With all of its tensors."""
@@ -127,20 +121,17 @@ class TestMasks:
         trees = laid_out(merge), laid_out(merge, "c")
         num_places = sum(map(len, trees))
         mask = dense_mask(TreeBatch.of(pack(trees, 99), PAD, num_places + 5))[0, 0]
-        for row in range(len(trees[0])):
-            assert mask[row].nonzero().flatten().tolist() == trees[0].seen_by(row)
-        for row in range(len(trees[1])):
-            seen = mask[len(trees[0]) + row].nonzero().flatten() - len(trees[0])
-            assert seen.tolist() == trees[1].seen_by(row)
+        for tree, start in zip(trees, (0, len(trees[0])), strict=True):
+            for row in range(len(tree)):
+                assert mask[start + row].nonzero().flatten().sub(start).tolist() == tree.seen_by(row)
         assert not mask[:num_places, num_places:].any()
         assert mask[num_places:, num_places:].diagonal().all()
 
-    def test_the_additive_mask_is_the_same(self, merge: Merge) -> None:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_the_additive_mask_is_the_same(self, dtype: torch.dtype, merge: Merge) -> None:
         """In any floating-point type, without infinities, which some attention kernels turn into NaN."""
-        batch = packed(merge)
-        for dtype in (torch.float32, torch.bfloat16):
-            mask = additive_mask(batch, dtype)
-            assert mask.eq(0).equal(dense_mask(batch)) and mask.dtype == dtype and mask.isfinite().all()
+        mask = additive_mask(packed(merge), dtype)
+        assert mask.eq(0).equal(dense_mask(packed(merge))) and mask.dtype == dtype and mask.isfinite().all()
 
     @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
     def test_the_block_mask_is_the_same(self, merge: Merge) -> None:

@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trees of the language model: how they are written, read back and trained; with tiny models alone."""
+"""The language model: how its trees are written, read back, trained and measured; with tiny models alone."""
 
 import json
+import math
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import language_task
 import pytest
 import torch
+from demo_language import num_sampled
+from forkjoin_engine import open_engine
 from forkjoin_reference import MODEL_FOLDER
+from forkjoin_task import held_out_prompts
 from language_answers import NotWhole, answer_of
 from language_task import CHILD, PROMISE, SYNC, has_bfloat16, outline, points_of, questions, read
+from measure_language import Piece, closing_of, distinct, expansions_of, mean_logprobs, sorted_out
 from merge_language import ADAPTER, WEIGHTS, merge
 from safetensors.torch import load_file, save_file
 from sft_on_trees import rows_of_trees
@@ -50,22 +54,20 @@ class TestTree:
         assert text == f"1. **Health**\n2. **Fresh air**\n\n{expansions}\n\nIn short, walk."
 
     @pytest.mark.parametrize("text", ["", "2. **Health**", "1. **Health**\n1. **Air**", "1. Health", "1. **Health** x"])
-    def test_what_is_no_outline_is_refused(self, text: str) -> None:
-        """Its numbers are 1, 2, 3, and its points are marked."""
+    def test_points_are_read_back(self, text: str) -> None:
+        """As they were written. In an outline numbers are 1, 2, 3, and points are marked; another text is refused."""
+        assert points_of(outline(ANSWER.points)) == ANSWER.points
         with pytest.raises(ValueError, match="no numbered list"):
             points_of(text)
 
-    def test_points_are_read_back(self) -> None:
-        """As they were written."""
-        assert points_of(outline(ANSWER.points)) == ANSWER.points
+
+def with_first_child(**fields: Any) -> SimpleNamespace:
+    """A completion whose first child is another."""
+    return completion(children=(SimpleNamespace(**fields), completion().children[1]))
 
 
 class TestReadBack:
     """An answer of an engine's outputs."""
-
-    def test_a_whole_tree_is_its_answer(self) -> None:
-        """To the letter."""
-        assert answer_of("Why walk?", completion(), Characters()) == ANSWER
 
     @pytest.mark.parametrize(
         ("given", "fault"),
@@ -78,16 +80,8 @@ class TestReadBack:
             (with_outline(f"1. **A**\n2. **B**{PROMISE}\n\n{SYNC}"), "has no promise"),
             (with_outline(f"A{PROMISE}\n\n{SYNC}"), "no list of points"),
             (completion(token_ids=tree().output_token_ids[: -len(ANSWER.closing) - 3]), "no closing sentence"),
-            (
-                completion(children=(SimpleNamespace(finish_reason="length"), completion().children[1])),
-                "child does not end",
-            ),
-            (
-                completion(
-                    children=(SimpleNamespace(finish_reason="stop", result_token_ids=()), completion().children[1])
-                ),
-                "child says nothing",
-            ),
+            (with_first_child(finish_reason="length"), "child does not end"),
+            (with_first_child(finish_reason="stop", result_token_ids=()), "child says nothing"),
         ],
     )
     def test_what_is_not_whole_is_told(self, given: SimpleNamespace, fault: str) -> None:
@@ -95,24 +89,18 @@ class TestReadBack:
         with pytest.raises(NotWhole, match=fault):
             answer_of("Why walk?", given, Characters())
 
-    def test_a_file_of_answers_is_read_back(self, tmp_path: Path) -> None:
-        """One a line."""
+    def test_a_whole_tree_is_its_answer(self, tmp_path: Path) -> None:
+        """To the letter; and a file of answers has one a line."""
+        assert answer_of("Why walk?", completion(), Characters()) == ANSWER
         file = tmp_path / "answers.jsonl"
         file.write_text(json.dumps(vars(ANSWER)) + "\n")
         assert read(file) == [ANSWER]
 
 
-class TestQuestions:
-    """What the model is taught, and what it is asked afterwards."""
-
-    def test_no_question_is_in_both_files(self) -> None:
-        """Nor twice in one of them."""
-        asked = [question.lower() for name in ("train", "held-out") for question in questions(name)]
-        assert len(set(asked)) == len(asked) == 520
-
-    def test_each_is_one_line_of_text(self) -> None:
-        """Short enough to be read at a glance."""
-        assert all(10 < len(question) <= 100 for name in ("train", "held-out") for question in questions(name))
+def test_no_question_is_in_both_files() -> None:
+    """Nor twice in one of them."""
+    asked = [question.lower() for name in ("train", "held-out") for question in questions(name)]
+    assert len(set(asked)) == len(asked) == 520
 
 
 @pytest.fixture(scope="module")
@@ -160,18 +148,12 @@ def a_learner(rows: list[TreeRows], tags: Any = range(20), plan: Plan = PLAN) ->
     return Learner(AutoModelForCausalLM.from_pretrained(MODEL_FOLDER, attn_implementation="sdpa"), rows, tags, plan)
 
 
-class TestProcessors:
-    """What a processor multiplies fastest."""
-
-    @pytest.mark.parametrize("name", ["amx_bf16", "avx512_bf16"])
-    def test_bfloat16_is_taken_where_there_are_instructions_for_it(
-        self, name: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Of either kind."""
-        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {name: True}, raising=False)
-        assert has_bfloat16()
-        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {name: False}, raising=False)
-        assert not has_bfloat16()
+@pytest.mark.parametrize("name", ["amx_bf16", "avx512_bf16"])
+def test_bfloat16_is_taken_where_there_are_instructions_for_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of either kind."""
+    for has_it in (True, False):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {name: has_it}, raising=False)  # noqa: B023
+        assert has_bfloat16() is has_it
 
 
 def test_an_adapter_is_merged(tmp_path: Path) -> None:
@@ -203,6 +185,61 @@ def test_the_adapter_is_small_and_names_its_base() -> None:
     assert all(matrix.isfinite().all() for matrix in load_file(ADAPTER / "adapter_model.safetensors").values())
 
 
-def test_the_questions_stand_beside_the_model() -> None:
-    """Where the README of the model says."""
-    assert language_task.QUESTIONS.name == "questions" and language_task.QUESTIONS.parent.name == "forkjoin-language"
+class WithChat(Characters):
+    """Its template is the message itself."""
+
+    def apply_chat_template(self, messages: Any, **_: Any) -> str:
+        return str(messages[0]["content"])
+
+
+def output(of: Any) -> Any:
+    """A request's output with one completion."""
+    return SimpleNamespace(outputs=[of])
+
+
+def test_whole_trees_are_parted_from_faults() -> None:
+    """Faults are counted by what is wrong."""
+    outputs = [output(completion()), output(completion(children=())), output(completion(children=()))]
+    answers, faults = sorted_out(["Why walk?", "Why run?", "Why swim?"], outputs, Characters())
+    assert answers == [ANSWER]
+    assert faults == {"it does not fork": 2}
+
+
+@pytest.mark.parametrize(("text", "share"), [("a b c d", 1.0), ("a b c a b c", 0.75), ("a a a a a", 1 / 3), ("a", 1.0)])
+def test_distinct_runs_are_a_share(text: str, share: float) -> None:
+    """Of all runs of three words."""
+    assert distinct(text) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("is_joined", [True, False])
+def test_the_closing_sentence_follows_what_was_joined_or_not(is_joined: bool) -> None:
+    """All else is the same."""
+    piece = closing_of(ANSWER, WithChat(), is_joined=is_joined)
+    assert piece.text == "In short, walk."
+    assert ("It clears the head." in piece.context) is is_joined
+    assert piece.context.startswith("Why walk?1. **Health**<filename>\n2. **Fresh air**<filename>\n\n<repo_name>")
+
+
+def test_expansions_follow_the_outline_without_tags() -> None:
+    """As the base model might have written them."""
+    piece = expansions_of(ANSWER, WithChat())
+    expected = "Why walk?1. **Health**\n2. **Fresh air**\n\n"
+    assert piece == Piece(context=expected, text="It is good for the heart.\n\nIt clears the head.")
+
+
+def test_sampled_tokens_are_those_of_all_sequences() -> None:
+    """What is merged counts where it was sampled."""
+    given = completion()
+    for child in given.children:
+        child.token_ids = child.result_token_ids
+    merged = sum(map(len, ANSWER.expansions)) + 2
+    assert num_sampled(given) == len(given.token_ids) - merged + sum(map(len, ANSWER.expansions))
+
+
+@pytest.mark.model
+def test_log_probabilities_are_the_engines() -> None:
+    """Those of the tokens of a text after its context, whatever follows."""
+    engine = open_engine(None)
+    (prompt,) = held_out_prompts(1, 1, "sync")
+    right, wrong = mean_logprobs(engine, [Piece(context=prompt, text=text) for text in (f"1{PROMISE}", "zz")])
+    assert wrong < right < 0 and math.isfinite(wrong)

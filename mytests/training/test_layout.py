@@ -23,6 +23,7 @@ from sequence_hooks.training import (
     Fork,
     InsertedText,
     Merge,
+    Moving,
     ResultOf,
     SampledText,
     TextTree,
@@ -41,33 +42,32 @@ def shown(rows: TreeRows) -> str:
     return "".join(map(chr, rows.token_ids))
 
 
+def row_of(rows: TreeRows, name: str, position: int) -> int:
+    """The row that predicts a token."""
+    places = {(each.sequence, each.position): row for row, each in enumerate(rows.targets) if each is not None}
+    return places[name, position]
+
+
 def seen_at_end(rows: TreeRows, tree: TokenTree) -> str:
     """What the row sees that predicts the last token of a tree's root."""
-    places = {(each.sequence, each.position): row for row, each in enumerate(rows.targets) if each is not None}
-    last = places[tree.name, len(tree.output_token_ids) - 1]
+    last = row_of(rows, tree.name, len(tree.output_token_ids) - 1)
     return "".join(chr(rows.token_ids[row]) for row in rows.seen_by(last))
 
 
 @pytest.mark.parametrize("merge", MERGES)
 class TestAllMerges:
-    def test_every_token_is_predicted_as_the_engine_does(self, merge: Merge) -> None:
-        """In random trees, from rows with the same values, each sampled token once."""
+    @pytest.mark.parametrize("moving", get_args(Moving))
+    def test_every_token_is_predicted_as_the_engine_does(self, moving: Moving, merge: Merge) -> None:
+        """In random trees, from rows with the same values, each sampled token once; copies take few rows."""
         draw = Random(0)
         for _ in range(150):
             tree = random_tree(draw)
-            assert values_in(lay_out([tree], merge)) == Simulated(tree, merge, hashed).found
-
-    def test_so_it_is_with_copies(self, merge: Merge) -> None:
-        """Only "sequential" makes some, and has few rows with them."""
-        draw = Random(0)
-        for _ in range(150):
-            tree = random_tree(draw)
-            rows = lay_out([tree], merge, moving="copied")
-            assert values_in(rows) == Simulated(tree, merge, hashed).found
+            rows = lay_out([tree], merge, moving=moving)
+            assert values_in(rows) == Simulated(tree, merge, hashed).run().found
             num_tokens = sum(len(each.prompt_token_ids) + len(each.output_token_ids) for each in tree.walk())
             num_copies = sum(source != row for row, source in enumerate(rows.sources))
-            assert len(rows) - num_copies <= 2 * num_tokens
-            assert merge == "sequential" or not num_copies
+            assert moving == "computed" or len(rows) - num_copies <= 2 * num_tokens
+            assert not num_copies or (merge, moving) == ("sequential", "copied")
 
     def test_rows_see_earlier_rows_alone(self, merge: Merge) -> None:
         """So that every mask is below the diagonal."""
@@ -98,10 +98,6 @@ class TestAllMerges:
         kept = [None if each is None or each.sequence == "a" else each for each in expected.targets]
         assert list(rows.targets) == kept != list(expected.targets)
 
-    def test_a_tree_without_children_is_its_tokens(self, merge: Merge) -> None:
-        """But for the last, from which nothing is predicted."""
-        assert shown(lay_out([of_text(TextTree("r", "pp", (SampledText("abc"),)))], merge)) == "ppab"
-
 
 class TestConcatenation:
     def test_merged_tokens_are_rows_of_the_parent(self) -> None:
@@ -109,10 +105,6 @@ class TestConcatenation:
         rows = lay_out([SYNC], "concatenate")
         assert shown(rows) == "ppPPSaa|bbb~" + "caa" + "cbbb"
         assert seen_at_end(rows, SYNC) == "ppPPSaa|bbb~"
-
-    def test_what_a_child_has_computed_in_the_same_context_is_shared(self) -> None:
-        """A child without a prefix, joined where it started; the last row alone has two tokens to predict."""
-        assert shown(lay_out([fork_and_join(child("a", "aa", ""), mode="promise")], "concatenate")) == "ppPaa~" + "a"
 
     def test_a_row_predicts_one_token(self) -> None:
         """The promise is laid out again for each child without a prefix."""
@@ -128,15 +120,6 @@ class TestInjection:
         assert shown(rows) == "ppPP" + "caa" + "cbbb" + "S|b~"
         assert seen_at_end(rows, SYNC) == "ppPP" + "aa" + "bb" + "S|b~"
         assert rows.positions[-4:] == (4, 6, 7, 8)
-
-    def test_what_a_join_inserts_last_follows_the_furthest_token(self) -> None:
-        """And what closes a result follows the result."""
-        pieces: list[Piece] = [ResultOf("a"), InsertedText("|"), ResultOf("b"), InsertedText("|"), InsertedText(",.")]
-        forks = [Fork(child("a", "aaaa")), Fork(child("b", "b"))]
-        tree = of_text(TextTree("root", "pp", (SampledText("P"), *forks, *pieces, SampledText("~"), END)))
-        rows = lay_out([tree], "overlap")
-        assert shown(rows) == "ppP" + "caaaa" + "cb" + "||,.~"
-        assert rows.positions[-5:] == (8, 5, 9, 10, 11)
 
     def test_a_join_without_kv_has_the_same_positions(self) -> None:
         """Here neither child has computed what is merged of it."""
@@ -160,20 +143,21 @@ class TestInjection:
         assert rows.positions[-8:] == (4, *range(5, 12))
         assert rows.sources[-8:] == (11, 5, 6, 14, 8, 9, 17, 18)
 
-    def test_a_result_at_its_own_positions_is_not_moved(self) -> None:
-        """A child without a prefix, joined where it started, is as if its parent had decoded it."""
-        tree = fork_and_join(child("a", "aaa", ""), mode="promise")
-        assert shown(lay_out([tree], "sequential")) == "ppPaaa" + "a~"
 
-    def test_a_child_that_has_not_seen_its_parent_is_merged_as_text(self) -> None:
-        """Its KV is of no use to it."""
-        stranger = TextTree("a", "q", (SampledText("aa"), END), sees_parent=False)
-        assert shown(lay_out([fork_and_join(stranger)], "overlap")) == "ppPSaa~" + "qaa"
-
-    def test_a_join_at_the_end_injects_nothing(self) -> None:
-        """Nothing is predicted after it."""
-        tree = of_text(TextTree("r", "pp", (SampledText("ab"), InsertedText("|"))))
-        assert shown(lay_out([tree], "overlap")) == "ppa"
+@pytest.mark.parametrize(
+    ("tree", "merge", "shows"),
+    [
+        # The last token of a tree predicts nothing.
+        *((of_text(TextTree("r", "pp", (SampledText("abc"),))), merge, "ppab") for merge in MERGES),
+        # What a child has computed in the same context is shared; the last row alone has two tokens to predict.
+        (fork_and_join(child("a", "aa", ""), mode="promise"), "concatenate", "ppPaa~" + "a"),
+        # A child without a prefix, joined where it started, is as if its parent had decoded it: nothing is moved.
+        (fork_and_join(child("a", "aaa", ""), mode="promise"), "sequential", "ppPaaa" + "a~"),
+    ],
+)
+def test_no_row_is_superfluous(tree: TokenTree, merge: Merge, shows: str) -> None:
+    """What is the same in the same context is laid out once."""
+    assert shown(lay_out([tree], merge)) == shows
 
 
 def with_prefill(num_prefill: int, tree: TokenTree = SYNC) -> TokenTree:
@@ -205,22 +189,17 @@ class TestLostKV:
 
     def test_a_join_of_nothing_may_start_over_too(self) -> None:
         """In the middle of what the parent has sampled."""
-        tree = replace(
-            fork_and_join(child("a", "aa"), mode="promise"),
-            joins=(*fork_and_join(child("a", "aa"), mode="promise").joins, Join(4, 0, 0, 6, 6)),
-        )
+        tree = fork_and_join(child("a", "aa"), mode="promise")
+        tree = replace(tree, joins=(*tree.joins, Join(4, 0, 0, 6, 6)))
         assert shown(lay_out([tree], "overlap")) == "ppP" + "caa" + "a" + "aa~"
 
     @pytest.mark.parametrize("num_prefill", [2, 4, 7, 10])
     @pytest.mark.parametrize("merge", ["sequential", "overlap"])
     def test_other_losses_are_refused(self, num_prefill: int, merge: Merge) -> None:
-        """Three tokens are prefilled if no KV is lost, and the output does not say whose KV was."""
+        """Three tokens are prefilled if no KV is lost, and the output does not say whose KV was. Text is text."""
+        assert lay_out([with_prefill(num_prefill)], "concatenate") == lay_out([SYNC], "concatenate")
         with pytest.raises(ValueError, match=f"root prefilled {num_prefill} tokens at its join at 3, and not 3: KV"):
             lay_out([with_prefill(num_prefill)], merge)
-
-    def test_concatenation_does_not_mind(self) -> None:
-        """Recomputed text is the same text."""
-        assert lay_out([with_prefill(8)], "concatenate") == lay_out([SYNC], "concatenate")
 
 
 class TestRefused:
@@ -231,16 +210,15 @@ class TestRefused:
         with pytest.raises(ValueError, match=f"the trees need more than {num_rows - 1} rows"):
             lay_out([SYNC], "sequential", num_rows - 1)
 
-    def test_a_sequence_without_a_prompt(self) -> None:
-        """Its first token is predicted from nothing."""
-        with pytest.raises(ValueError, match="without a prompt"):
-            lay_out([of_text(TextTree("r", "", (SampledText("a"),)))], "concatenate")
-
-    def test_a_child_that_shares_more_than_there_is(self) -> None:
-        """The tree was put together wrongly."""
-        tree = replace(SYNC, children=(replace(SYNC.children[0], num_shared=99), *SYNC.children[1:]))
-        with pytest.raises(ValueError, match="a shares 99 tokens of 13"):
-            lay_out([tree], "concatenate")
+    def test_what_cannot_be(self) -> None:
+        """Its first token is predicted from nothing; who shares more than there is was put together wrongly."""
+        wrong = replace(SYNC, children=(replace(SYNC.children[0], num_shared=99), *SYNC.children[1:]))
+        for tree, told in (
+            (of_text(TextTree("r", "", (SampledText("a"),))), "without a prompt"),
+            (wrong, "a shares 99 tokens of 13"),
+        ):
+            with pytest.raises(ValueError, match=told):
+                lay_out([tree], "concatenate")
 
 
 def cut_tree(first_kept: int, inserted: str = "X") -> TokenTree:
@@ -285,8 +263,7 @@ class TestCut:
         context = "pp" + "PPSaa|bbb~u"[:first_kept] + "Xv"
         assert sorted(seen_at_end(rows, tree)) == sorted(context)
         lag = 0 if merge != "overlap" or first_kept < 4 else 1 if first_kept < 9 else 3
-        last = {(each.sequence, each.position): row for row, each in enumerate(rows.targets) if each is not None}
-        position = rows.positions[last[tree.name, len(tree.output_token_ids) - 1]]
+        position = rows.positions[row_of(rows, tree.name, len(tree.output_token_ids) - 1)]
         # The first child's tokens begin where the sync is, and the furthest of all six is three places after it.
         assert position == len(context) - 1 - lag
 
@@ -309,8 +286,7 @@ class TestCut:
         """Of before the cut, or after it."""
         tree = cut_tree(1)
         rows = lay_out([tree], merge)
-        places = {(each.sequence, each.position): row for row, each in enumerate(rows.targets) if each is not None}
-        seen = "".join(chr(rows.token_ids[row]) for row in rows.seen_by(places[name, 1]))
+        seen = "".join(chr(rows.token_ids[row]) for row in rows.seen_by(row_of(rows, name, 1)))
         assert sorted(seen) == sorted(f"{context}ca")
 
 
@@ -325,8 +301,7 @@ def test_a_cut_where_a_result_begins_keeps_its_position(merge: Merge) -> None:
     tree = replace(tree, output_token_ids=output, segments=segments, joins=(*tree.joins, cut))
     rows = lay_out([tree], merge)
     assert sorted(seen_at_end(rows, tree)) == sorted("ppPXv")
-    (row,) = [row for row, each in enumerate(rows.targets) if each is not None and each.position == 6]
-    assert rows.positions[row] == (5 if merge == "overlap" else 4)
+    assert rows.positions[row_of(rows, "root", 6)] == (5 if merge == "overlap" else 4)
 
 
 def test_a_cut_may_split_a_result() -> None:

@@ -67,9 +67,13 @@ def test_a_tree_has_what_the_output_says() -> None:
 
 
 def test_a_sequence_without_hook_tokens_has_sampled_all() -> None:
-    """It reports no segments."""
-    (tree,) = token_trees(output(completion(segments=(), children=(), logprobs=None)))
-    assert (tree.segments, tree.last_sampled, tree.logprobs) == ((Segment(0, 6, "sampled"),), 5, None)
+    """It reports no segments, and a child that never ran has none. Each sample has its tree, named by its index."""
+    never = child(token_ids=(), result_token_ids=(), failed=True)
+    given = (completion(segments=(), children=(never,), logprobs=None), completion(index=1))
+    first, second = token_trees(output(*given))
+    assert (first.segments, first.last_sampled, first.logprobs) == ((Segment(0, 6, "sampled"),), 5, None)
+    assert (first.children[0].segments, first.children[0].last_sampled) == ((), -1)
+    assert (first.name, second.name) == ("r/0", "r/1")
 
 
 def test_a_cancelled_child_has_no_result() -> None:
@@ -82,18 +86,6 @@ def test_a_cancelled_child_has_no_result() -> None:
         (True, (), True),
         (False, (0, 1), True),
     ]
-
-
-def test_an_empty_output_has_no_segment() -> None:
-    """A child that never ran."""
-    (tree,) = token_trees(output(completion(children=(child(token_ids=(), result_token_ids=(), failed=True),))))
-    assert (tree.children[0].segments, tree.children[0].last_sampled) == ((), -1)
-
-
-def test_each_sample_has_its_tree() -> None:
-    """Named by its index."""
-    trees = token_trees(output(completion(index=0), completion(index=1)))
-    assert [tree.name for tree in trees] == ["r/0", "r/1"]
 
 
 def test_with_detached_children_the_sampled_form_is_read() -> None:
@@ -110,24 +102,25 @@ def test_a_child_sees_its_parent_if_it_shares_all_of_it(num_shared: int, sees_pa
     assert tree.children[0].sees_parent == sees_parent
 
 
-class TestResult:
-    def test_what_came_after_the_end_is_part_of_it(self) -> None:
-        """A child that ended before its own children gets their results at its very end."""
-        late = (Segment(0, 2, "sampled"), Segment(2, 4, "merged", "r_child_0_child_0"))
-        ended = child(token_ids=(7, EOS, 9, 9), result_token_ids=(7, 9, 9), segments=late)
-        (tree,) = token_trees(output(completion(children=(ended,))))
-        assert tree.children[0].result == (0, 2, 3)
+LATE = (Segment(0, 2, "sampled"), Segment(2, 4, "merged", "r_child_0_child_0"))
 
-    def test_that_of_a_failed_child_is_empty(self) -> None:
-        """Whatever it has sampled."""
-        failed = child(failed=True, result_token_ids=())
-        (tree,) = token_trees(output(completion(children=(failed,))))
-        assert tree.children[0].result == ()
 
-    def test_another_is_refused(self) -> None:
-        """It would be merged from the wrong rows."""
-        with pytest.raises(ValueError, match="the result of r_child_0 is not its output without"):
-            token_trees(output(completion(children=(child(result_token_ids=(8, 7)),))))
+@pytest.mark.parametrize(
+    ("changes", "result"),
+    [
+        # A child that ended before its own children gets their results at its very end.
+        ({"token_ids": (7, EOS, 9, 9), "result_token_ids": (7, 9, 9), "segments": LATE}, (0, 2, 3)),
+        # Whatever it has sampled.
+        ({"failed": True, "result_token_ids": ()}, ()),
+    ],
+    ids=["what came after the end is part of it", "that of a failed child is empty"],
+)
+def test_a_result_is_what_its_parent_gets(changes: dict[str, Any], result: tuple[int, ...]) -> None:
+    """Another one would be merged from the wrong rows, and is refused."""
+    (tree,) = token_trees(output(completion(children=(child(**changes),))))
+    assert tree.children[0].result == result
+    with pytest.raises(ValueError, match="the result of r_child_0 is not its output without"):
+        token_trees(output(completion(children=(child(result_token_ids=(8, 7)),))))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import io
 import json
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 import torch
@@ -32,10 +33,13 @@ def app() -> Any:
     return made
 
 
-def refusal(app: Any, path: str, body: Any) -> str:
+WRONG_TYPE = "a field has a wrong type"
+
+
+def refusal(app: Any, path: str, body: Any, content_type: str = "application/json") -> str:
     """The message of the error that ``body`` is answered with."""
     content = body if isinstance(body, str) else json.dumps(body)
-    response = TestClient(app).post(path, content=content, headers={"Content-Type": "application/json"})
+    response = TestClient(app).post(path, content=content, headers={"Content-Type": content_type})
     assert response.status_code == 400
     assert (response.json()["object"], response.json()["type"]) == ("error", "Bad Request")
     message: str = response.json()["message"]
@@ -45,17 +49,13 @@ def refusal(app: Any, path: str, body: Any) -> str:
 def test_all_routes_are_listed(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are logged when the server starts; upstream lists only those that FastAPI does not hide."""
     listed: list[str] = []
-    served: list[Any] = []
-
-    async def serve(app: Any, port: int) -> None:
-        served.append((app, port))
-
+    serve = AsyncMock()
     monkeypatch.setattr(api_server.logger, "info", lambda text, *args: listed.append(text % args))
     monkeypatch.setattr(api_server, "_serve_http", serve)
     asyncio.run(api_server.upstream.serve_http(app, port=1))
     for route in ("/v1/completions, Methods: POST", "/v1/resume_sequence, Methods: POST", "/health, Methods: GET"):
         assert f"Route: {route}" in listed
-    assert served == [(app, 1)]
+    serve.assert_called_once_with(app, port=1)
 
 
 @pytest.mark.parametrize("body", [{}, [], "nonsense"])
@@ -67,51 +67,43 @@ def test_an_error_names_no_file_of_the_server(app: Any, path: str, body: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("path", "fields"),
+    ("fields", "told"),
     [
-        ("/v1/completions", {"prompt": "a", "prompt_logprobs": "b"}),
-        ("/v1/completions", {"prompt": "a", "logprobs": "b"}),
-        ("/v1/chat/completions", {"messages": [], "tools": [5], "tool_choice": {"function": {"name": "a"}}}),
-        ("/v1/chat/completions", {"messages": [], "tools": [], "tool_choice": 5}),
-        ("/v1/chat/completions", {"messages": [], "top_logprobs": {}}),
+        ({"prompt": "a", "prompt_logprobs": "b"}, WRONG_TYPE),
+        ({"prompt": "a", "logprobs": "b"}, WRONG_TYPE),
+        ({"messages": [], "tools": [5], "tool_choice": {"function": {"name": "a"}}}, WRONG_TYPE),
+        ({"messages": [], "tools": [], "tool_choice": 5}, WRONG_TYPE),
+        ({"messages": [], "top_logprobs": {}}, WRONG_TYPE),
+        # The engine creates a sequence for each sample before it continues with any request.
+        ({"prompt": "a", "n": 10**6}, "n is 1000000; use 16384 at most"),
+        ({"prompt": "a", "best_of": 10**6}, "best_of is 1000000; use 16384 at most"),
     ],
 )
-def test_a_field_of_a_wrong_type_is_refused(app: Any, path: str, fields: dict[str, Any]) -> None:
+def test_a_field_that_cannot_be_is_refused(app: Any, fields: dict[str, Any], told: str) -> None:
     """The client gets an error where upstream's own checks raise a TypeError or an AttributeError."""
-    assert "a field has a wrong type" in refusal(app, path, fields)
-
-
-@pytest.mark.parametrize("field", ["n", "best_of"])
-def test_samples_without_number_are_refused(app: Any, field: str) -> None:
-    """Samples are limited: the engine creates a sequence for each before it continues with any request."""
-    assert f"{field} is 1000000; use 16384 at most" in refusal(app, "/v1/completions", {"prompt": "a", field: 10**6})
+    assert told in refusal(app, "/v1/chat/completions" if "messages" in fields else "/v1/completions", fields)
 
 
 @pytest.mark.parametrize(
-    "body",
+    "fields",
     [
         {"prompt": {"a": "b" * 10**6}},
-        {"prompt": "a", "temperature": "b" * 10**6},
-        {"prompt": "a", "stop": [{"b": 1}] * 10**4},
-        {"prompt": "a", "logit_bias": {"b" * 10**6: "c"}},
-        {"prompt": "a", "logit_bias": {"\ud800": "c"}},
+        {"temperature": "b" * 10**6},
+        {"stop": [{"b": 1}] * 10**4},
+        {"logit_bias": {"b" * 10**6: "c"}},
+        {"logit_bias": {"\ud800": "c"}},
     ],
     ids=["prompt", "temperature", "stop", "key", "surrogate"],
 )
-def test_an_error_repeats_no_long_input(app: Any, body: Any) -> None:
+def test_an_error_repeats_no_long_input(app: Any, fields: dict[str, Any]) -> None:
     """Neither a long value, nor a long key, nor each of thousands of inputs is repeated."""
-    assert len(refusal(app, "/v1/completions", body)) < 10_000
-
-
-def test_a_body_of_nothing_is_refused(app: Any) -> None:
-    """An empty body is refused as one without any fields."""
-    assert "Field required" in refusal(app, "/v1/completions", "")
+    assert len(refusal(app, "/v1/completions", {"prompt": "a", **fields})) < 10_000
 
 
 def test_what_is_no_json_is_called_so(app: Any) -> None:
-    """The client learns that only JSON is allowed; upstream's error, a plain text, is kept."""
-    response = TestClient(app).post("/v1/completions", content="a", headers={"Content-Type": "text/plain"})
-    assert response.status_code == 400 and "Only 'application/json' is allowed" in response.json()["message"]
+    """The client learns that only JSON is allowed; upstream's error, a plain text, is kept. Nothing has no field."""
+    assert "Field required" in refusal(app, "/v1/completions", "")
+    assert "Only 'application/json' is allowed" in refusal(app, "/v1/completions", "a", "text/plain")
 
 
 @pytest.mark.parametrize(
@@ -125,21 +117,15 @@ def test_upstreams_own_errors_are_brief(message: str, told: str) -> None:
         assert told[:5] in json.loads(serving.create_streaming_error_response(message))["error"]["message"]
 
 
-@pytest.mark.parametrize("embeds", [b"nonsense", [b"AAAA"]])
-def test_what_is_no_embedding_is_the_clients_error(embeds: Any) -> None:
-    """It raises a ValueError, whatever torch raises for it."""
-    serving = OpenAIServingCompletion.__new__(OpenAIServingCompletion)
-    with pytest.raises(ValueError, match="prompt_embeds cannot be read"):
-        serving._load_prompt_embeds(embeds)
-
-
-def test_embeddings_are_loaded() -> None:
-    """Valid embeddings are loaded by upstream's method."""
-    buffer = io.BytesIO()
+def test_what_is_no_embedding_is_the_clients_error() -> None:
+    """It raises a ValueError, whatever torch raises for it; valid ones are loaded by upstream's method."""
+    serving, buffer = OpenAIServingCompletion.__new__(OpenAIServingCompletion), io.BytesIO()
     torch.save(torch.ones(2, 3), buffer)
-    serving = OpenAIServingCompletion.__new__(OpenAIServingCompletion)
     (loaded,) = serving._load_prompt_embeds([base64.b64encode(buffer.getvalue())])
     assert loaded["prompt_embeds"].shape == (2, 3)
+    for embeds in (b"nonsense", [b"AAAA"]):
+        with pytest.raises(ValueError, match="prompt_embeds cannot be read"):
+            serving._load_prompt_embeds(embeds)
 
 
 def test_only_a_bodys_errors_are_a_clients(app: Any) -> None:

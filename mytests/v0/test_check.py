@@ -30,38 +30,27 @@ def checked(capsys: pytest.CaptureFixture[str], model: str = MODEL, **fields: An
     return status, {line.split()[0]: line.split(None, 1)[1] for line in lines}
 
 
-def copied(folder: Path) -> None:
-    """A copy of the tiny model without weights."""
+def copied(folder: Path, file: str, **settings: Any) -> str:
+    """A copy of the tiny model without weights, with other settings in one of its files."""
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         shutil.copy(Path(MODEL) / name, folder / name)
-
-
-def with_template(folder: Path, template: str) -> str:
-    """Such a copy with a chat template."""
-    copied(folder)
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": template}))
+    (folder / file).write_text(json.dumps({**json.loads((folder / file).read_text()), **settings}))
     return str(folder)
 
 
 def test_what_fits_is_described(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each token with its id and its use."""
+    """Each token with its id and its use; and how many children run, where it is less than may be unfinished."""
     status, said = checked(capsys, child_stop=["<sync>", "no"])
     assert status == 0
-    assert said["tokens"] == (
-        "ok     promise '<promise>' (3); sync '<sync>' (4); children begin with '<child>'; children end at "
-        "'<sync>' (4), 'no'"
+    uses = (
+        "promise '<promise>' (3); sync '<sync>' (4); children begin with '<child>'; children end at '<sync>' (4), 'no'"
     )
-    assert said["handlers"].endswith(
-        "'<promise>' (3): PromiseHandler, '<sync>' (4): SyncHandler; 2 tokens can fire one"
-    )
+    assert said["tokens"] == f"ok     {uses}"
+    fire = "'<promise>' (3): PromiseHandler, '<sync>' (4): SyncHandler; 2 tokens can fire one"
+    assert said["handlers"].endswith(fire)
     assert said["limits"].endswith("depth 1, 16 children at once; contexts of 512 tokens, a child's prefix has up to 1")
     assert said["texts"].endswith("are in texts only with skip_special_tokens=false")
     assert "no chat template" in said["chat"]
-
-
-def test_how_many_run_at_a_time_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """Where it is less than may be unfinished."""
     _, said = checked(capsys, "examples/forkjoin-hpd", protocol="hpd")
     assert "1024 children at once, of which 64 run;" in said["limits"]
 
@@ -106,17 +95,14 @@ def test_a_token_may_be_added_as_a_special_one(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, fields: dict[str, Any], is_special: bool, says: str
 ) -> None:
     """It is none of those with names, and is left out of texts like them."""
-    copied(tmp_path)
+    copied(tmp_path, "config.json", vocab_size=46)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     tokenizer.add_tokens(["<x>"], special_tokens=is_special)
     tokenizer.save_pretrained(tmp_path)
     # As the engines decode.
     assert (tokenizer.decode([45], skip_special_tokens=True) == "") == is_special
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "vocab_size": 46}))
-    _, said = checked(
-        capsys, str(tmp_path), **{**fields, "sync_token": None, "child_prefix": None, "block_on": "promise"}
-    )
+    others = {"sync_token": None, "child_prefix": None, "block_on": "promise"}
+    _, said = checked(capsys, str(tmp_path), **fields, **others)
     assert said["texts"].removeprefix("ok").lstrip().startswith(says)
 
 
@@ -132,22 +118,17 @@ def test_a_chat_template_may_lose_tags(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, template: str, says: str
 ) -> None:
     """It says what becomes of those in earlier answers."""
-    _, said = checked(capsys, with_template(tmp_path, template))
+    _, said = checked(capsys, copied(tmp_path, "tokenizer_config.json", chat_template=template))
     assert says in said["chat"]
 
 
-def test_a_length_that_is_not_known_is_no_limit() -> None:
-    """Some models' files say none."""
+def test_what_is_not_known_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Some models' files say no length, which is no limit then; a model that is missing is named."""
     files = dataclasses.replace(ModelFiles.of(MODEL, None, False), max_len=None)
     found = {each.name: each for each in findings(SpecialKwargs(promise_token_id=3), files)}
     assert found["limits"].fits and found["limits"].says.endswith("the model's length is unknown")
-
-
-def test_a_model_that_is_missing_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """With the reason."""
     status, said = checked(capsys, str(tmp_path))
-    assert (status, list(said)) == (1, ["model"])
-    assert str(tmp_path) in said["model"]
+    assert (status, list(said)) == (1, ["model"]) and str(tmp_path) in said["model"]
 
 
 def test_commands_are_modules(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

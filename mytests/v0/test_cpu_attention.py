@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """CPU attention for prefills with context, against a reference in float64, and in both engines."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -23,61 +24,38 @@ pytestmark = pytest.mark.floats
 CONTEXTS = [0, 1, 15, 16, 17, 100]
 QUERIES = [1, 2, 15, 16, 17, 100]
 KERNEL_ROWS = {"gather": 0, "kernel": 10**9}
+SHAPES = product([(4, 4), (8, 2), (3, 1)], [32, 64, 128], [torch.float32, torch.bfloat16, torch.float16])
+HEADS = [Heads(*heads, size, dtype) for heads, size, dtype in SHAPES]
+SLOPES = [0.5, 0.25, 0.125, 0.0625]
+BIASED = [Heads(dtype=dtype, alibi_slopes=SLOPES) for dtype in (torch.float32, torch.bfloat16)]
+PREFILLS = [(90, 30), (0, 60), (3, 2)]
+ALL_KINDS = ([(33, 5), (0, 40), (16, 1), (200, 17)], [(70, 1), (15, 1), (1, 1)])
+LATER_CHUNKS = ([], [(40, 1), (50, 12)])
+"""V1 counts those of a preempted request as decodes."""
+
+V0_STEPS: list[tuple[Any, ...]] = [
+    *(([(context, query)],) for context, query in product(CONTEXTS, QUERIES)),
+    *(([(37, 9), (0, 20)], [], heads) for heads in HEADS),
+    *((PREFILLS, [(100, 1)], heads) for heads in BIASED),
+    ALL_KINDS,
+]
+V1_STEPS: list[tuple[Any, ...]] = [
+    *((PREFILLS, [(100, 1), (7, 1)], Heads(sliding_window=window)) for window in (1, 15, 16, 40)),
+    *(ALL_KINDS, LATER_CHUNKS),
+]
 
 
-@pytest.fixture(params=KERNEL_ROWS)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """One way of computing attention for all query lengths."""
-    rows = KERNEL_ROWS[request.param]
-    monkeypatch.setattr(AttentionShape, "kernel_max_rows", property(lambda self: rows))
-    return request.param
-
-
-@pytest.mark.usefixtures("way")
-class TestBothWays:
-    @pytest.mark.parametrize("query_len", QUERIES)
-    @pytest.mark.parametrize("context_len", CONTEXTS)
-    def test_lengths(self, context_len: int, query_len: int) -> None:
-        """Attention is correct for any context and query length, also at block boundaries."""
-        step = Step(prefills=[(context_len, query_len)])
-        step.assert_matches(step.forward(step.v0_metadata()))
-
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-    @pytest.mark.parametrize("head_size", [32, 64, 128])
-    @pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(4, 4), (8, 2), (3, 1)])
-    def test_heads(self, num_heads: int, num_kv_heads: int, head_size: int, dtype: torch.dtype) -> None:
-        """Grouped query heads share keys, in every precision."""
-        heads = Heads(num_heads, num_kv_heads, head_size, dtype)
-        step = Step(prefills=[(37, 9), (0, 20)], heads=heads)
-        step.assert_matches(step.forward(step.v0_metadata()))
-
-    @pytest.mark.parametrize("engine", ["v0_metadata", "v1_metadata"])
-    def test_mixed_batch(self, engine: str) -> None:
-        """One batch has prefills with context, prefills without, and decodes."""
-        step = Step(prefills=[(33, 5), (0, 40), (16, 1), (200, 17)], decodes=[(70, 1), (15, 1), (1, 1)])
-        step.assert_matches(step.forward(getattr(step, engine)()))
-
-    @pytest.mark.parametrize("window", [1, 15, 16, 40])
-    def test_sliding_window(self, window: int) -> None:
-        """A token sees itself and the window's other tokens, also in V1's decodes."""
-        step = Step(
-            prefills=[(90, 30), (0, 60), (3, 2)],
-            decodes=[(100, 1), (7, 1)],
-            heads=Heads(sliding_window=window),
-        )
-        step.assert_matches(step.forward(step.v1_metadata()))
-
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-    def test_alibi(self, dtype: torch.dtype) -> None:
-        """The bias grows with the distance from the query."""
-        heads = Heads(dtype=dtype, alibi_slopes=[0.5, 0.25, 0.125, 0.0625])
-        step = Step(prefills=[(90, 30), (0, 60)], decodes=[(100, 1)], heads=heads)
-        step.assert_matches(step.forward(step.v0_metadata()))
-
-    def test_multi_token_decode(self) -> None:
-        """V1 counts the later chunks of a preempted request as decodes."""
-        step = Step(prefills=[], decodes=[(40, 1), (50, 12)])
-        step.assert_matches(step.forward(step.v1_metadata()))
+@pytest.mark.parametrize("way", KERNEL_ROWS)
+@pytest.mark.parametrize(
+    ("metadata", "step"), [*product(["v0_metadata"], V0_STEPS), *product(["v1_metadata"], V1_STEPS)], ids=str
+)
+def test_both_ways_are_the_reference(
+    metadata: str, step: tuple[Any, ...], way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For any context and query, also at block boundaries; with shared keys, windows and biases, in every precision."""
+    monkeypatch.setattr(AttentionShape, "kernel_max_rows", property(lambda self: KERNEL_ROWS[way]))
+    made = Step(*step)
+    made.assert_matches(made.forward(getattr(made, metadata)()))
 
 
 @pytest.mark.parametrize("block_size", [8, 16, 32])
@@ -94,7 +72,7 @@ def test_block_sizes(block_size: int, context_len: int, monkeypatch: pytest.Monk
     prefills=st.lists(st.tuples(st.integers(0, 80), st.integers(1, 50)), min_size=1, max_size=4),
     decodes=st.lists(st.tuples(st.integers(0, 80), st.just(1)), max_size=3),
     window=st.none() | st.integers(1, 100),
-    slopes=st.none() | st.just([0.5, 0.25, 0.125, 0.0625]),
+    slopes=st.none() | st.just(SLOPES),
     chunk_rows=st.integers(1, 20),
 )
 def test_any_batch(
@@ -137,10 +115,6 @@ class TestWays:
 
 
 class TestUpstreamsPath:
-    def test_backend_names_our_implementation(self) -> None:
-        """Upstream's backend would name upstream's implementation."""
-        assert TorchSDPABackend.get_impl_cls() is TorchSDPABackendImpl
-
     @pytest.mark.parametrize(
         ("step", "chunked"),
         [
@@ -165,8 +139,11 @@ class TestUpstreamsPath:
         assert len(calls) == 1 and calls[0][6] is metadata
 
     def test_attention_that_is_not_a_decoders_is_upstreams(self) -> None:
-        """Encoder attention, with no causal mask and no context, is left to upstream."""
+        """Without a causal mask and a context; in a warm-up there is no metadata, and upstream returns the query."""
+        assert TorchSDPABackend.get_impl_cls() is TorchSDPABackendImpl
         impl: Any = Heads().impl()
+        query = torch.zeros(2, 128)
+        assert impl.forward(None, query, query, query, query, None) is query
         impl.attn_type = AttentionType.ENCODER_ONLY
         assert not impl._needs_plan(Step(prefills=[(20, 5)]).v0_metadata())
 
@@ -178,43 +155,34 @@ class TestUpstreamsPath:
         assert impl._needs_plan(step.v1_metadata()) is planned
         step.assert_matches(step.forward(step.v1_metadata()))
 
-    def test_warm_up_has_no_metadata(self) -> None:
-        """In a warm-up there is no metadata, and upstream returns the query."""
-        query = torch.zeros(2, 128)
-        impl: Any = Heads().impl()
-        assert impl.forward(None, query, query, query, query, None) is query
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tiny model, which V0 runs."""
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    monkeypatch.setenv("VLLM_USE_V1", "0")
+    save_tiny_llama(tmp_path)
+    return tmp_path
 
 
 @pytest.mark.model
-def test_chunks_and_cached_prefixes_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_and_cached_prefixes_agree(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunked prefill and cached prefixes give the plain path's greedy tokens."""
-    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
-    monkeypatch.setenv("VLLM_USE_V1", "0")
     gathered = Mock(wraps=torch_sdpa.attend_range)
     monkeypatch.setattr(torch_sdpa, "attend_range", gathered)
-    save_tiny_llama(tmp_path)
-
-    plain = generate(tmp_path)
+    plain = generate(model)
     assert gathered.call_count == 0
-    chunked = generate(
-        tmp_path,
-        enable_chunked_prefill=True,
-        enable_prefix_caching=True,
-        max_num_batched_tokens=32,
-    )
+    cached: dict[str, Any] = {"enable_prefix_caching": True, "max_num_batched_tokens": 32}
+    assert_same(generate(model, enable_chunked_prefill=True, **cached), plain)
     assert gathered.call_count > 0
-    assert_same(chunked, plain)
 
 
 @pytest.mark.model
 @pytest.mark.full
-def test_v1_of_the_release_agrees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_v1_of_the_release_agrees(model: Path) -> None:
     """With chunked prefill and cached prefixes it gives the plain path's greedy tokens, too."""
-    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
-    monkeypatch.setenv("VLLM_USE_V1", "0")
-    save_tiny_llama(tmp_path)
     v1 = {"VLLM_USE_V1": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-    assert_same(generate_in_subprocess(tmp_path, v1), generate(tmp_path))
+    assert_same(generate_in_subprocess(model, v1), generate(model))
 
 
 def assert_same(ours: list[Generated], plain: list[Generated]) -> None:

@@ -2,6 +2,7 @@
 """CPU decodes that attend to a common prefix together, against a reference in float64 and in an engine."""
 
 from dataclasses import dataclass
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -94,54 +95,46 @@ def siblings(*tail_lens: int, num_blocks: int = 6, heads: Heads | None = None) -
     return Family([], decodes, heads or Heads(), shared=shared)
 
 
+SHAPES = product([(4, 4), (8, 2), (3, 1)], [32, 64, 128], [torch.float32, torch.bfloat16, torch.float16])
+TAILS = [(1, 1), (5, 5, 5), (1, 16, 17, 40), tuple(range(1, 17))]
+TWO_TREES = Family(
+    [],
+    [(70, 1), (200, 1), (90, 1), (130, 1), (210, 1), (15, 1), (85, 1), (220, 1)],
+    shared=(((0, 2, 6), 4), ((1, 3, 4, 7), 5), ((1, 4, 7), 12)),
+)
+"""One of them with grandchildren, and two unrelated sequences, in no order."""
+
+PREFILLS = [(33, 20), (0, 40), (66, 2), (68, 2)]
+BESIDE_PREFILLS = Family(PREFILLS, [(70, 1), (80, 1), (15, 1)], shared=(((2, 3, 4), 4), ((0, 1), 1)))
+"""Long ones are in no group; short ones are: children in their first step, beside a running sibling."""
+
+FAMILIES: list[tuple[Family, list[list[int]]]] = [
+    *((siblings(*tails), [[*range(len(tails))]]) for tails in TAILS),
+    *((siblings(3, 20, 7, heads=Heads(*heads, size, dtype)), [[0, 1, 2]]) for heads, size, dtype in SHAPES),
+    (TWO_TREES, [[1, 4, 7], [0, 2, 6]]),
+    (BESIDE_PREFILLS, [[60, 61, 62, 63, 64]]),
+    # There are no rows for the kernel.
+    (Family([(33, 20)]), []),
+]
+
+
 @pytest.mark.usefixtures("free")
 class TestAttention:
-    @pytest.mark.parametrize("tail_lens", [(1, 1), (5, 5, 5), (1, 16, 17, 40), tuple(range(1, 17))], ids=len)
-    def test_group_sizes_and_tails(self, tail_lens: tuple[int, ...], attended: Mock) -> None:
-        """Siblings see their common prefix and their own tails, however many and however long these are."""
-        step = siblings(*tail_lens)
+    @pytest.mark.parametrize(("step", "rows"), FAMILIES, ids=[str(each.heads) for each, _ in FAMILIES])
+    def test_a_family_is_the_reference(self, step: Family, rows: list[list[int]], attended: Mock) -> None:
+        """Siblings see their common prefix and their own tails; their rows attend as these groups."""
         step.assert_matches(step.forward(step.hooked()))
-        assert attended.call_count == 1
-
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-    @pytest.mark.parametrize("head_size", [32, 64, 128])
-    @pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(4, 4), (8, 2), (3, 1)])
-    def test_heads(self, num_heads: int, num_kv_heads: int, head_size: int, dtype: torch.dtype, attended: Mock) -> None:
-        """Grouped heads share keys, in every precision."""
-        step = siblings(3, 20, 7, heads=Heads(num_heads, num_kv_heads, head_size, dtype))
-        step.assert_matches(step.forward(step.hooked()))
-        assert attended.call_count == 1
+        assert [call.args[4].rows.tolist() for call in attended.call_args_list] == rows
 
     @pytest.mark.parametrize("loudness", [1e-3, 30])
-    @pytest.mark.parametrize("loud", ["prefix", "tail"])
-    def test_any_share_of_the_tail(self, loud: str, loudness: float) -> None:
+    @pytest.mark.parametrize("loud", [slice(6 * BLOCK), slice(6 * BLOCK, None)], ids=["prefix", "tail"])
+    def test_any_share_of_the_tail(self, loud: slice, loudness: float) -> None:
         """Prefix and tail are combined whatever their weights, even if exponentials leave float's range."""
         step = siblings(10, 20)
         for keys in step.keys:
-            part = keys[: 6 * BLOCK] if loud == "prefix" else keys[6 * BLOCK :]
-            part *= loudness
+            keys[loud] *= loudness
         step.kv_cache = step._cache_with_contexts()
         step.assert_matches(step.forward(step.hooked()))
-
-    def test_groups_and_loners(self, attended: Mock) -> None:
-        """A batch has two trees, one of them with grandchildren, and two unrelated sequences, in no order."""
-        decodes = [(70, 1), (200, 1), (90, 1), (130, 1), (210, 1), (15, 1), (85, 1), (220, 1)]
-        step = Family([], decodes, shared=(((0, 2, 6), 4), ((1, 3, 4, 7), 5), ((1, 4, 7), 12)))
-        step.assert_matches(step.forward(step.hooked()))
-        assert [call.args[4].rows.tolist() for call in attended.call_args_list] == [[1, 4, 7], [0, 2, 6]]
-
-    def test_beside_prefills(self, attended: Mock) -> None:
-        """Long prefills are in no group; short ones are: children in their first step, beside a running sibling."""
-        prefills, decodes = [(33, 20), (0, 40), (66, 2), (68, 2)], [(70, 1), (80, 1), (15, 1)]
-        step = Family(prefills, decodes, shared=(((2, 3, 4), 4), ((0, 1), 1)))
-        step.assert_matches(step.forward(step.hooked()))
-        assert [call.args[4].rows.tolist() for call in attended.call_args_list] == [[60, 61, 62, 63, 64]]
-
-    def test_a_prefill_without_rows_for_the_kernel(self, attended: Mock) -> None:
-        """Without rows for the kernel there is nothing to share."""
-        step = Family([(33, 20)])
-        step.assert_matches(step.forward(step.hooked()))
-        assert attended.call_count == 0
 
 
 MEMBERS = st.lists(st.integers(0, 5), min_size=2, max_size=6, unique=True).map(tuple)
@@ -192,10 +185,9 @@ class TestUpstreamsPath:
         builder.prepare()
         assert hasattr(builder.build([], [], -1, -1), "may_share_prefixes") is is_marked
 
-    @pytest.mark.parametrize(
-        "heads", [Heads(sliding_window=1000), Heads(alibi_slopes=[0.5, 0.25, 0.125, 0.0625])], ids=["window", "alibi"]
-    )
-    def test_windows_and_alibi(self, heads: Heads, free: None, upstreams: Mock) -> None:
+    @pytest.mark.parametrize("heads", [Heads(sliding_window=1000), Heads(alibi_slopes=[0.5, 0.25, 0.125, 0.0625])])
+    @pytest.mark.usefixtures("free")
+    def test_windows_and_alibi(self, heads: Heads, upstreams: Mock) -> None:
         """Layers with a window or ALiBi are left to upstream's kernel, which supports them."""
         step = siblings(5, 5, heads=heads)
         step.assert_matches(step.forward(step.hooked()))
@@ -251,10 +243,9 @@ class TestKeptPrefixes:
         assert gathered.call_count == 1
 
     def test_an_engine_without_groups_keeps_nothing(self, impl: Any) -> None:
-        """The first step without groups drops all that was kept."""
+        """The first step that is upstream's drops all that was kept."""
         step, alone = siblings(5, 9), Family([], [(20, 1)])
         step.forward(step.hooked())
-        assert len(impl._kept._kept) == 1
         alone.forward(alone.v0_metadata())
         assert impl._kept._kept == {}
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which decodes attend to a common prefix together."""
 
-from collections.abc import Callable
+from collections.abc import Iterable
 
 import pytest
 import torch
@@ -14,21 +14,25 @@ BLOCK = 16
 SHAPE = AttentionShape(num_heads=4, num_kv_heads=2, block_size=BLOCK)
 
 
-def kernel_rows(tables: list[list[int]], lens: list[int], owners: list[int] | None = None) -> KernelRows:
-    """Rows with these block tables and lengths; without ``owners`` each is the decode of another sequence."""
-    width = max(map(len, tables))
-    padded = torch.tensor([table + [0] * (width - len(table)) for table in tables], dtype=torch.int32)
-    rows = torch.arange(len(lens))
-    of_sequences = rows if owners is None else torch.tensor(owners)
-    return KernelRows(rows, padded, torch.tensor(lens, dtype=torch.int32), max(lens), of_sequences)
-
-
 def plan_of(
-    tables: list[list[int]], lens: list[int], written: tuple[int, ...] = (), num_blocks: int = 99
+    tables: list[list[int]],
+    lens: list[int],
+    owners: list[int] | None = None,
+    *,
+    written: tuple[int, ...] = (),
+    num_blocks: int = 99,
+    shape: AttentionShape = SHAPE,
 ) -> SharedPlan:
-    """The plan of a step that writes to these blocks of a cache."""
+    """The plan of a step whose rows have these block tables and lengths, and which writes to these blocks of a cache.
+
+    Without ``owners`` each row is the decode of another sequence.
+    """
+    width, rows = max(map(len, tables)), torch.arange(len(lens))
+    padded = torch.tensor([table + [0] * (width - len(table)) for table in tables], dtype=torch.int32)
+    of_sequences = rows if owners is None else torch.tensor(owners)
+    kernel = KernelRows(rows, padded, torch.tensor(lens, dtype=torch.int32), max(lens), of_sequences)
     slots = torch.tensor([block * BLOCK for block in written], dtype=torch.long)
-    return share_prefixes(kernel_rows(tables, lens), SHAPE, slots, num_blocks)
+    return share_prefixes(kernel, shape, slots, num_blocks)
 
 
 def prefixes(plan: SharedPlan) -> list[tuple[list[int], list[int]]]:
@@ -61,16 +65,14 @@ class TestPlan:
     @pytest.mark.parametrize(("written", "blocks"), [((), [1, 2, 3]), ((3,), [1, 2]), ((3, 2, 7), [1]), ((1,), [])])
     def test_a_prefix_ends_before_what_is_written(self, written: tuple[int, ...], blocks: list[int]) -> None:
         """It ends before the first block that any row of the step writes: a kept copy would miss the write."""
-        plan = plan_of([[1, 2, 3, 4], [1, 2, 3, 5]], [60, 60], written)
+        plan = plan_of([[1, 2, 3, 4], [1, 2, 3, 5]], [60, 60], written=written)
         assert prefixes(plan) == ([([0, 1], blocks)] if blocks else [])
 
-    def test_rows_of_one_sequence_are_no_group(self) -> None:
+    @pytest.mark.parametrize(("owners", "rows"), [([0, 0, 0], []), ([0, 0, 1], [[0, 1, 2]])])
+    def test_rows_of_one_sequence_are_no_group(self, owners: list[int], rows: list[list[int]]) -> None:
         """The blocks may be its own, and an injection may write to them; with another's rows they form a group."""
-        tables, lens = [[1, 2, 9], [1, 2, 9], [1, 2, 8]], [40, 41, 40]
-        none = torch.tensor([], dtype=torch.long)
-        for owners, rows in (([0, 0, 0], []), ([0, 0, 1], [[0, 1, 2]])):
-            plan = share_prefixes(kernel_rows(tables, lens, owners), SHAPE, none, 99)
-            assert [group.rows.tolist() for group in plan.groups] == rows
+        plan = plan_of([[1, 2, 9], [1, 2, 9], [1, 2, 8]], [40, 41, 40], owners)
+        assert [group.rows.tolist() for group in plan.groups] == rows
 
     def test_parts_that_share_more(self) -> None:
         """Rows stay in one group as long as that saves more than the longer prefixes of its parts."""
@@ -87,28 +89,24 @@ class TestPlan:
         assert [group.rows.tolist() for group in plan.groups] == rows
 
 
-def test_a_sequence_counts_once() -> None:
-    """Children have two rows each in their first step, but a group must also pay off in the next."""
-    tables = [[*range(128), 200 + row // 2] for row in range(4)]
-    none, shape = torch.tensor([], dtype=torch.long), AttentionShape(num_heads=12, num_kv_heads=4, block_size=BLOCK)
-    for owners, num_groups in (([0, 0, 1, 1], 0), ([0, 1, 2, 3], 1)):
-        plan = share_prefixes(kernel_rows(tables, [128 * BLOCK + 2] * 4, owners), shape, none, 2000)
-        assert len(plan.groups) == num_groups
-
-
-SIBLINGS: dict[str, Callable[[int], list[list[int]]]] = {
-    "short": lambda n: [[*range(32), 100 + row] for row in range(n)],
-    "long": lambda n: [[*range(256), 300 + row] for row in range(n)],
-}
+SHORT, LONG = [*range(32)], [*range(256)]
 
 
 @pytest.mark.parametrize(
-    ("tables", "num_rows", "is_shared"), [("short", 2, False), ("short", 16, True), ("long", 2, True)]
+    ("prefix", "owners", "is_shared"),
+    [
+        pytest.param(SHORT, range(2), False, id="a short prefix of two rows does not pay"),
+        pytest.param(SHORT, range(16), True, id="one of many rows does"),
+        pytest.param(LONG, range(2), True, id="so does a long one"),
+        pytest.param(LONG[:128], range(4), True, id="four rows of four sequences pay"),
+        # Children have two rows each in their first step, but a group must also pay off in the next.
+        pytest.param(LONG[:128], [0, 0, 1, 1], False, id="four rows of two do not"),
+    ],
 )
-def test_measured_costs(tables: str, num_rows: int, is_shared: bool) -> None:
-    """Sharing pays off with many rows or a long prefix."""
-    lens = [BLOCK * len(table) for table in SIBLINGS[tables](num_rows)]
-    kernel = kernel_rows(SIBLINGS[tables](num_rows), lens)
+def test_measured_costs(prefix: list[int], owners: Iterable[int], is_shared: bool) -> None:
+    """Sharing pays off with many sequences or a long prefix."""
+    of_rows = list(owners)
+    tables = [[*prefix, 300 + owner] for owner in of_rows]
     shape = AttentionShape(num_heads=12, num_kv_heads=4, block_size=BLOCK)
-    plan = share_prefixes(kernel, shape, torch.tensor([], dtype=torch.long), 2000)
+    plan = plan_of(tables, [BLOCK * len(prefix) + 2] * len(tables), of_rows, num_blocks=2000, shape=shape)
     assert bool(plan.groups) is is_shared

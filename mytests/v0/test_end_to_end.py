@@ -5,16 +5,26 @@ The oracle: a child's greedy tokens are what a hook-free engine generates from t
 a prompt, and a parent's tokens after a merge are what it generates from the merged context.
 """
 
+import json
 from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from forkjoin_engine import GREEDY, answers, hooks_for, open_engine
 from forkjoin_task import MODES, Mode, has_correct_last_line, held_out_prompts, is_correct
 
+from mytests.harness.async_output import allowed, call_back
 from mytests.harness.sure import sure_prompts
-from mytests.harness.tiers import cases, names, sizes
+from mytests.harness.tiers import cases, full, names, pairs, sizes
 from mytests.harness.v0.leftovers import assert_empty
+from mytests.harness.v0.recorded import lane_of
 from sequence_hooks.results import ChildOutput
+from sequence_hooks.trace.__main__ import main
+from sequence_hooks.trace.build import picture_of
+from sequence_hooks.trace.reader import read
 from vllm import LLM, CompletionOutput, RequestOutput, SamplingParams
 
 pytestmark = [pytest.mark.model, pytest.mark.floats]
@@ -104,84 +114,107 @@ def test_every_sampled_token_is_the_oracles(engine: LLM, plain: LLM, mode: Mode)
     assert len(questions) > 24 * 4
 
 
+ASYNCHRONOUS = "asynchronous output, tight KV"
 SCHEDULES: dict[str, dict[str, object]] = {
     "prefix-caching": {"enable_prefix_caching": True},
     "small-chunks": {"max_num_batched_tokens": 64, "max_num_seqs": 8},
     "tight-kv": {"num_gpu_blocks_override": 40},
     "tight-kv-prefix-caching": {"enable_prefix_caching": True, "num_gpu_blocks_override": 40},
+    ASYNCHRONOUS: {"num_gpu_blocks_override": 40, "is_async": True},
 }
 
 
-@pytest.mark.parametrize("engine_args", cases(SCHEDULES, ["tight-kv-prefix-caching"]))
-def test_tokens_are_the_same_however_they_are_scheduled(
-    engine: LLM, mode: Mode, engine_args: dict[str, object]
-) -> None:
-    """Prefix caching, small chunks, and KV for a fraction of the load change no token."""
+def opened(mode: Mode, is_async: bool = False, record_to: str | None = None, **engine_args: object) -> LLM:
+    """The model with its hooks."""
+    with allowed() if is_async else nullcontext():
+        llm = open_engine(hooks_for(mode, record_to=record_to), **engine_args)
+    if is_async:
+        call_back(llm.llm_engine)
+    assert llm.llm_engine.model_config.use_async_output_proc is is_async
+    return llm
+
+
+@pytest.mark.parametrize("engine_args", cases(SCHEDULES, ["tight-kv-prefix-caching", ASYNCHRONOUS]))
+def test_trees_are_the_same_however_they_are_scheduled(engine: LLM, mode: Mode, engine_args: dict[str, object]) -> None:
+    """Prefix caching, small chunks, KV for a fraction of the load, and outputs that are processed a step later."""
     prompts = sure_prompts(24, 2, mode)
     expected = engine.generate(prompts, GREEDY, use_tqdm=False)
-    other = open_engine(hooks_for(mode), **engine_args)
+    other = opened(mode, **engine_args)
     outputs = other.generate(prompts, GREEDY, use_tqdm=False)
-    assert [o.outputs[0].token_ids for o in outputs] == [o.outputs[0].token_ids for o in expected]
+    for output, plain in zip(outputs, expected, strict=True):
+        ours, theirs = output.outputs[0], plain.outputs[0]
+        assert (ours.token_ids, ours.segments) == (theirs.token_ids, theirs.segments)
+        assert [child.token_ids for child in ours.children] == [child.token_ids for child in theirs.children]
     assert_empty(other)
 
 
-def test_a_resume_computes_only_what_is_new(engine: LLM, mode: Mode) -> None:
-    """Over the whole run each token is computed once, by the model's own count."""
-    computed = count_computed_tokens(engine)
-    (output,) = engine.generate(sure_prompts(1, 3, mode), GREEDY, use_tqdm=False)
-    completion = output.outputs[0]
-    # A sequence's last token is never computed; a child computes the promise again, and its prefix.
-    parent = len(output.prompt_token_ids) + len(completion.token_ids) - 1
-    children = sum(1 + len(child.prefix_token_ids) + len(child.token_ids) - 1 for child in completion.children)
-    assert sum(computed) == parent + children
+@pytest.mark.parametrize(("task", "is_async"), pairs([("sync",), ("promise",)], [True, False]))
+def test_statistics_count_each_request_once(task: Mode, is_async: bool) -> None:
+    """Its end and its first token are counted once, whenever its outputs are processed."""
+    llm, kept = opened(task, is_async, disable_log_stats=False), Mock()
+    llm.llm_engine.stat_loggers = {"kept": kept}
+    llm.generate(sure_prompts(8, 11, task), GREEDY, use_tqdm=False)
+    stats = [call.args[0] for call in kept.log.call_args_list]
+    for name in ("finished_reason_requests", "time_e2e_requests", "time_to_first_tokens_iter"):
+        assert sum(len(getattr(each, name)) for each in stats) == 8, name
+    assert llm.llm_engine._processed == set()
+    assert_empty(llm)
 
 
-def count_computed_tokens(llm: LLM) -> list[int]:
-    """A list to which each forward pass from now on adds its number of tokens."""
-    executor, counts = llm.llm_engine.model_executor, []
-    execute_model = executor.execute_model
-
-    def counted(execute_model_req: object) -> object:
-        metadata = execute_model_req.seq_group_metadata_list  # type: ignore[attr-defined]
-        counts.append(sum(entry.token_chunk_size for entry in metadata))
-        return execute_model(execute_model_req=execute_model_req)
-
-    executor.execute_model = counted
-    return counts
+TIGHT = {"num_gpu_blocks_override": 32}
 
 
-def test_text_is_the_tokenizers_decode_of_the_tokens(engine: LLM, mode: Mode) -> None:
-    """Merged tokens go through the incremental detokenizer like sampled ones."""
-    tokenizer = engine.get_tokenizer()
-    completions = [o.outputs[0] for o in engine.generate(sure_prompts(8, 4, mode), GREEDY, use_tqdm=False)]
-    everything: list[CompletionOutput | ChildOutput] = [*completions, *(k for c in completions for k in c.children)]
-    assert all(c.text == tokenizer.decode(c.token_ids).removesuffix("<eos>") for c in everything)
+@pytest.mark.parametrize(
+    ("task", "is_async", "engine_args"),
+    [
+        pytest.param("sync", True, TIGHT, id="tight-kv-async-sync"),
+        pytest.param("promise", False, {}, id="ample-kv-promise"),
+        full("sync", False, TIGHT, id="tight-kv-sync"),
+        full("promise", True, TIGHT, id="tight-kv-async-promise"),
+    ],
+)
+def test_a_run_has_both_pictures(engine_args: dict[str, Any], is_async: bool, task: Mode, tmp_path: Path) -> None:
+    """Lanes are the sequences of the outputs, with their texts; at the end all blocks are free."""
+    path, prompts = tmp_path / "run.jsonl", held_out_prompts(16, 1, task)
+    llm = opened(task, is_async, str(path), **engine_args)
+    outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
+    picture = picture_of(read(path))
+    children = [child for output in outputs for child in output.outputs[0].children]
+    assert {lane.request_id: lane.text for lane in picture.lanes} == {
+        **{output.request_id: output.outputs[0].text for output in outputs},
+        **{child.request_id: child.text for child in children},
+    }
+    assert [lane_of(picture, output.request_id).prompt for output in outputs] == prompts
+    assert [arrow.kind for arrow in picture.arrows].count("merge") == len(children)
+    assert picture.streams[0].samples[-1].num_used == 0
+    assert main([str(path)]) == 0
+    assert "forkjoin-tiny" in path.with_suffix(".html").read_text()
+    assert json.loads(path.with_suffix(".perfetto.json").read_text())["traceEvents"]
 
 
 def test_there_is_one_output_a_request(engine: LLM, mode: Mode) -> None:
-    """Outputs are in the order of the requests, and contain their children."""
-    prompts = sure_prompts(8, 5, mode)
+    """In the order of the requests, with their children; texts are the tokenizer's decode of all tokens."""
+    tokenizer, prompts = engine.get_tokenizer(), sure_prompts(8, 5, mode)
     outputs = engine.generate(prompts, GREEDY, use_tqdm=False)
     assert [output.prompt for output in outputs] == prompts
     assert [len(o.outputs[0].children) for o in outputs] == [o.prompt.count(" ") // 2 for o in outputs]
+    completions = [output.outputs[0] for output in outputs]
+    everything: list[CompletionOutput | ChildOutput] = [*completions, *(k for c in completions for k in c.children)]
+    assert all(each.text == tokenizer.decode(each.token_ids).removesuffix("<eos>") for each in everything)
 
 
 def test_a_chat_is_answered_alike(engine: LLM, mode: Mode) -> None:
-    """A chat is answered correctly too, with a template that is just the message."""
+    """With a template that is just the message; and with n > 1 each sample spawns, blocks and joins by itself."""
     (prompt,) = sure_prompts(1, 6, mode)
     conversation = [{"role": "user", "content": prompt}]
     template = "{{ messages[0].content }}"
-    outputs = engine.chat(conversation, GREEDY, use_tqdm=False, chat_template=template)
-    assert is_correct(prompt, answers(outputs)[0])
-
-
-def test_samples_have_trees_of_their_own(engine: LLM, mode: Mode) -> None:
-    """With n > 1 each sample spawns, blocks and joins by itself."""
-    (prompt,) = sure_prompts(1, 6, mode)
+    (answer,) = answers(engine.chat(conversation, GREEDY, use_tqdm=False, chat_template=template))
+    assert is_correct(prompt, answer)
     params = SamplingParams(n=3, temperature=0.3, seed=1, max_tokens=40, skip_special_tokens=False)
     (output,) = engine.generate([prompt], params, use_tqdm=False)
-    assert [len(completion.children) for completion in output.outputs] == [prompt.count(" ") // 2] * 3
-    assert len({child.request_id for c in output.outputs for child in c.children}) == 3 * (prompt.count(" ") // 2)
+    children = [[child.request_id for child in completion.children] for completion in output.outputs]
+    assert list(map(len, children)) == [prompt.count(" ") // 2] * 3
+    assert len({name for names in children for name in names}) == sum(map(len, children))
 
 
 def test_an_abort_in_the_middle_leaves_nothing(engine: LLM, mode: Mode) -> None:

@@ -5,16 +5,19 @@ import json
 import os
 import subprocess
 import sys
-import urllib.request
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 from forkjoin_engine import GREEDY, MODEL_FOLDER, hooks_for, open_engine
 from forkjoin_task import SYNC, expected_output
 
+from mytests.harness.refusals import Post, Refusals
 from mytests.harness.servers import API_SERVER, CLI, EAGER, SURE_PROMPT, model_args, server
-from mytests.harness.tiers import full
+from mytests.harness.tiers import cases, full
 from mytests.harness.ties import NUM_LOGPROBS, is_same, logprobs_of
 
 pytestmark = pytest.mark.model
@@ -33,18 +36,10 @@ def run(*arguments: str, use_v1: str = "0") -> str:
 
 def complete(address: str, model: str, max_tokens: int) -> str:
     """The greedy completion of `SURE_PROMPT`, hook tokens included."""
-    body = {
-        "model": model,
-        "prompt": SURE_PROMPT,
-        "max_tokens": max_tokens,
-        "temperature": 0,
-        "skip_special_tokens": False,
-    }
-    request = urllib.request.Request(
-        f"{address}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request) as response:
-        return json.load(response)["choices"][0]["text"]
+    asked = {"max_tokens": max_tokens, "temperature": 0, "skip_special_tokens": False}
+    body = {"model": model, "prompt": SURE_PROMPT, **asked}
+    text: str = httpx.post(f"{address}/v1/completions", json=body, timeout=120).json()["choices"][0]["text"]
+    return text
 
 
 @pytest.mark.full
@@ -86,36 +81,31 @@ def test_bench_throughput(use_v1: str, options: list[str], tmp_path: Path, monke
     assert json.loads(report.read_text())["num_requests"] == 4
 
 
+HOOKS = ["--special-kwargs", json.dumps(vars(hooks_for("sync")))]
+STAGES = ["--pipeline-parallel-size", "2", "--distributed-executor-backend", "mp"]
+
+
 @pytest.mark.parametrize(
-    ("command", "use_v1"),
-    [([*CLI, "serve"], "1"), ([*CLI, "serve"], "0"), (API_SERVER, "0")],
-    ids=["serve-v1", "serve-v0", "api-server-v0"],
+    ("command", "options", "use_v1"),
+    [
+        pytest.param([*CLI, "serve"], [], "1", id="serve-v1"),
+        pytest.param([*CLI, "serve"], [], "0", id="serve-v0"),
+        pytest.param(API_SERVER, [], "0", id="api-server-v0"),
+        pytest.param(API_SERVER, HOOKS, "0", id="hooks"),
+        # Each request's children stay in its own virtual engine; four requests use both.
+        pytest.param(API_SERVER, [*HOOKS, *STAGES], "0", id="pipeline-stages"),
+    ],
 )
 @pytest.mark.full
-def test_servers_without_hooks(command: list[str], use_v1: str) -> None:
-    """The engine runs in its own process, which receives its config by pickle."""
-    with server(*command, str(MODEL_FOLDER), use_v1=use_v1) as address:
-        assert complete(address, str(MODEL_FOLDER), max_tokens=16) == WITHOUT_HOOKS
-
-
-@pytest.mark.full
-def test_a_server_with_hooks() -> None:
-    """--special-kwargs reaches the engine's process, and the answer has the children's results."""
-    fields = vars(hooks_for("sync"))
-    command = [*API_SERVER, str(MODEL_FOLDER), "--special-kwargs", json.dumps(fields)]
-    with server(*command, use_v1="0") as address:
-        assert complete(address, str(MODEL_FOLDER), max_tokens=40) == expected_output(SURE_PROMPT)
-
-
-@pytest.mark.full
-def test_pipeline_stages_give_the_joined_answers() -> None:
-    """Each request's children stay in its own virtual engine; four requests use both."""
-    fields = json.dumps(vars(hooks_for("sync")))
-    command = [*API_SERVER, str(MODEL_FOLDER), "--special-kwargs", fields]
-    stages = ["--pipeline-parallel-size", "2", "--distributed-executor-backend", "mp"]
-    with server(*command, *stages, use_v1="0") as address, ThreadPoolExecutor(4) as clients:
-        answers = clients.map(lambda _: complete(address, str(MODEL_FOLDER), max_tokens=40), range(4))
-        assert list(answers) == [expected_output(SURE_PROMPT)] * 4
+def test_servers(command: list[str], options: list[str], use_v1: str) -> None:
+    """The engine runs in its own process, which receives its config by pickle; hooks reach it, too."""
+    max_tokens, expected = (40, expected_output(SURE_PROMPT)) if options else (16, WITHOUT_HOOKS)
+    with (
+        server(*command, str(MODEL_FOLDER), *options, use_v1=use_v1) as address,
+        ThreadPoolExecutor(4) as clients,
+    ):
+        answers = clients.map(lambda _: complete(address, str(MODEL_FOLDER), max_tokens), range(4))
+        assert list(answers) == [expected] * 4
 
 
 def in_two_workers(hooks: str, max_tokens: int, executor: str = "mp") -> tuple[str, list[int]]:
@@ -162,3 +152,16 @@ def test_ray_gives_the_same_tokens() -> None:
     pytest.importorskip("ray")
     text, _ = in_two_workers("hooks_for('sync')", GREEDY.max_tokens, "ray")
     assert text == expected_output(SURE_PROMPT)
+
+
+class TestWithoutHooks(Refusals):
+    """Requests that crash upstream's engine, to each front end of V0's: the fork protects that, too."""
+
+    @pytest.fixture(
+        scope="class", params=cases({"two processes": [], "one process": ["--disable-frontend-multiprocessing"]}, [])
+    )
+    def post(self, request: pytest.FixtureRequest) -> Iterator[Post]:
+        """Sends to a server that runs for all of these tests."""
+        with server(*API_SERVER, str(MODEL_FOLDER), *request.param, use_v1="0") as address:
+            call = partial(httpx.post, headers={"Content-Type": "application/json"}, timeout=120)
+            yield lambda body: call(f"{address}/v1/completions", content=body)

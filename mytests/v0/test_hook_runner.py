@@ -27,12 +27,13 @@ INPUTS = [HookModelInputForCPU, HookModelInputForGPU]
 
 class TestHookedMetadata:
     def test_it_is_the_plain_metadata_and_more(self) -> None:
-        """Fields are the same objects, so upstream's changes to them reach both."""
+        """Fields are the same objects, so upstream's changes to them reach both; its own survive pickling."""
         plain = metadata(do_sample=False, token_chunk_size=2)
-        hooked = HookedMetadata.of(plain, slot_copies=(COPY,))
+        hooked = HookedMetadata.of(plain, slot_copies=(COPY,), position_offset=-1)
         assert isinstance(hooked, SequenceGroupMetadata)
         assert all(getattr(hooked, name) is getattr(plain, name) for name in plain.__struct_fields__)
-        assert (hooked.slot_copies, hooked.position_offset) == ((COPY,), 0)
+        for each in (hooked, pickle.loads(pickle.dumps(hooked))):
+            assert (each.slot_copies, each.position_offset) == ((COPY,), -1)
 
     def test_it_can_be_changed_again(self) -> None:
         """The fields that it was made with stay."""
@@ -40,12 +41,6 @@ class TestHookedMetadata:
         again = HookedMetadata.of(hooked, position_offset=-2, token_chunk_size=1)
         assert (again.slot_copies, again.position_offset, again.token_chunk_size) == ((COPY,), -2, 1)
         assert again.seq_data is hooked.seq_data
-
-    def test_it_goes_to_other_processes(self) -> None:
-        """Its own fields survive pickling."""
-        hooked = HookedMetadata.of(metadata(), slot_copies=(COPY,), position_offset=-1)
-        there = pickle.loads(pickle.dumps(hooked))
-        assert (there.slot_copies, there.position_offset) == ((COPY,), -1)
 
 
 @dataclass
@@ -106,11 +101,8 @@ def loaded(**fields: Any) -> Any:
 class TestPreparing:
     def test_the_copies_of_all_entries_make_one_tensor(self) -> None:
         """Copies are in the entries' order, on the runner's device."""
-        entries = [
-            HookedMetadata.of(metadata(), slot_copies=(COPY, SlotCopy(1, 6, 1, 8))),
-            metadata(),
-            HookedMetadata.of(metadata(), slot_copies=(SlotCopy(2, 7, 2, 9),)),
-        ]
+        copies = [(COPY, SlotCopy(1, 6, 1, 8)), (), (SlotCopy(2, 7, 2, 9),)]
+        entries = [HookedMetadata.of(metadata(), slot_copies=each) for each in copies]
         prepared = loaded(query_lens=(3, 3, 3)).prepare_model_input(entries)
         assert prepared.slot_copies.dtype == torch.int64
         assert prepared.slot_copies.tolist() == [[0, 5, 0, 7], [1, 6, 1, 8], [2, 7, 2, 9]]
@@ -118,11 +110,8 @@ class TestPreparing:
 
     def test_each_entrys_offset_shifts_its_own_tokens(self) -> None:
         """It shifts the tokens that upstream computes after a prefix-cache hit; a CUDA graph's padding stays zero."""
-        entries = [
-            HookedMetadata.of(metadata(8), position_offset=-4),
-            metadata(),
-            HookedMetadata.of(metadata(), position_offset=-10),
-        ]
+        offsets = [(metadata(8), -4), (metadata(), 0), (metadata(), -10)]
+        entries = [HookedMetadata.of(each, position_offset=offset) for each, offset in offsets]
         prepared = loaded(query_lens=(2, 3, 1), num_padded=2).prepare_model_input(entries, 1)
         assert prepared.input_positions.tolist() == [6, 7, 10, 11, 12, 0, 0, 0]
         assert (prepared.slot_copies, prepared.virtual_engine) == (None, 1)
@@ -144,17 +133,12 @@ class TestPreparing:
         assert (prepared.slot_copies.tolist(), prepared.output_indices) == ([[*COPY]], [0, 2])
 
     def test_a_chunk_that_is_not_the_last_one_samples_nothing(self) -> None:
-        """If a chunk is not the last, none of its runs samples."""
+        """None of its runs does; the sequence's own data, which is the scheduler's, stays as it is."""
         entry = HookedMetadata.of(metadata(10, do_sample=False), runs=(Run(2, 4, 0), Run(5, 6, 0)))
+        entry.seq_data[0].update_num_computed_tokens(7)
         runner = loaded(query_lens=(2, 1))
         runner.prepare_model_input([entry])
         assert [entry.do_sample for entry in runner.prepared] == [False, False]
-
-    def test_the_sequences_own_data_stays(self) -> None:
-        """Preparing runs leaves it unchanged, as it is the scheduler's."""
-        entry = HookedMetadata.of(metadata(10), runs=(Run(2, 4, 0), Run(9, 10, 0)))
-        entry.seq_data[0].update_num_computed_tokens(7)
-        loaded(query_lens=(2, 1)).prepare_model_input([entry])
         assert entry.seq_data[0].get_num_computed_tokens() == 7
 
     @pytest.mark.parametrize("entries", [[metadata()], []])
@@ -187,17 +171,13 @@ class TestExecuting:
         assert runner.execute_model(runner.prepare_model_input([metadata()]), None) == "outputs"
 
     def test_an_entry_has_the_output_of_its_last_run(self) -> None:
-        """There is one output per entry, as the engine expects."""
+        """There is one output per entry, as the engine expects; intermediate tensors of earlier stages pass."""
         entries = [metadata(), HookedMetadata.of(metadata(), runs=(Run(0, 1, 0), Run(2, 3, 0))), metadata()]
         runner = loaded(query_lens=(3, 1, 1, 3), outputs=[SamplerOutput(["a", "b1", "b2", "c"])])
         (output,) = runner.execute_model(runner.prepare_model_input(entries), None)
         assert output.outputs == ["a", "b2", "c"]
-
-    def test_an_earlier_pipeline_stage_has_no_outputs(self) -> None:
-        """Its intermediate tensors pass unchanged."""
-        entry = HookedMetadata.of(metadata(), runs=(Run(0, 1, 0), Run(2, 3, 0)))
-        runner = loaded(query_lens=(1, 1), outputs=IntermediateTensors({}))
-        assert runner.execute_model(runner.prepare_model_input([entry]), None) is runner.outputs
+        runner.outputs = IntermediateTensors({})
+        assert runner.execute_model(runner.prepare_model_input(entries), None) is runner.outputs
 
     def test_a_model_that_cannot_be_injected_is_refused_when_it_is_loaded(self) -> None:
         """It is refused before its cache is allocated."""
@@ -235,16 +215,14 @@ class TestWorkers:
         assert (made["rank"], type(ours)) == (3, runner)
         assert vars(ours) == {"vllm_config": "config", "kv_cache_dtype": "auto", "is_driver_worker": False}
 
-    def test_upstreams_constructors_take_what_ours_pass(
-        self, worker: type[Any], upstreams: type[Any], runner: type[Any]
-    ) -> None:
-        """The signatures accept our keyword arguments; calling the constructors would need the device."""
-        inspect.signature(runner).bind(vllm_config=None, kv_cache_dtype=None, is_driver_worker=None)
-        assert "model_runner_cls" in inspect.signature(upstreams).parameters
-
     def test_only_what_a_hook_adds_is_ours(self, worker: type[Any], upstreams: type[Any], runner: type[Any]) -> None:
-        """The mixin comes first, and upstream's builder makes inputs of our class."""
+        """The mixin comes first, and upstream's builder makes inputs of our class.
+
+        Upstream's constructors take what ours pass; calling them would need the device.
+        """
         mixin, upstream_runner = runner.__mro__[1:3]
         assert (mixin, upstream_runner.__module__.startswith("vllm.worker.")) == (HookRunner, True)
         assert runner._model_input_cls in INPUTS
         assert issubclass(worker, upstreams)
+        inspect.signature(runner).bind(vllm_config=None, kv_cache_dtype=None, is_driver_worker=None)
+        assert "model_runner_cls" in inspect.signature(upstreams).parameters

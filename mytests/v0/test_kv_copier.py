@@ -3,6 +3,7 @@
 
 import inspect
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from mytests.harness.kv_copies import ROTARIES, RotaryShape, TinyModel, assert_rotated, tiny_config
+from mytests.harness.kv_copies import ROTARIES, RotaryShape, TinyModel
+from mytests.harness.kv_copies import assert_rotated
 from sequence_hooks.kv.caches import Layer, TokenView, copy_slots
 from vllm.attention import AttentionType
 from vllm.model_executor.layers import rotary_embedding
@@ -115,6 +117,30 @@ class TestCopies:
         assert not torch.equal(second, kept)
 
 
+UNSUITABLE: list[tuple[str, str, Any, str]] = [
+    # GPT-2 and OPT add positions to the embeddings; they have no module that rotates.
+    ("module.1", "rotary_emb", None, "layers without rotary embeddings, as in model.layers.1.self_attn.attn"),
+    ("attentions.0.impl", "alibi_slopes", torch.ones(2), "ALiBi, as in model.layers.0.self_attn.attn"),
+    # It is unknown which of them rotated the keys.
+    (
+        *("module.0", "other", ROTARIES["yarn"](RotaryShape())),
+        "several rotary embeddings in a layer (RotaryEmbedding, YaRNScalingRotaryEmbedding), as in",
+    ),
+    # FlashInfer, MLA and block-sparse attention have other layouts; a third-party backend has no name.
+    ("attentions.1", "backend", SimpleNamespace(name="FLASHINFER"), "the KV cache of TorchSDPABackendImpl"),
+    ("attentions.1", "backend", None, "the KV cache of TorchSDPABackendImpl"),
+    # Keys cannot be rotated in 8 bits.
+    ("attentions.0", "kv_cache_dtype", "fp8_e5m2", "a quantized KV cache (kv_cache_dtype='fp8_e5m2')"),
+    # This is how upstream wraps the models of the transformers library: attention outside of the model's modules.
+    ("", "module", nn.Module(), "layers without rotary embeddings, as in model.layers.0.self_attn.attn"),
+]
+OTHER_KEYS = [
+    ("CohereAttention", "v1", True, "commandr", "if self.v1 or self.sliding_window:\n            q, k = self.ro"),
+    ("HunYuanAttention", "use_qk_norm", False, "hunyuan_v1_moe", "k = self.key_layernorm("),
+    ("HunYuanCrossAttention", "use_qk_norm", False, "hunyuan_v1_moe", "k = self.key_layernorm("),
+]
+
+
 class TestWhatIsRefused:
     @pytest.mark.parametrize("cls", EMBEDDINGS, ids=lambda cls: cls.__name__)
     def test_rotary_embeddings_that_do_more_than_turn(self, cls: type[nn.Module]) -> None:
@@ -122,67 +148,35 @@ class TestWhatIsRefused:
         module: Any = nn.Module.__new__(cls)
         nn.Module.__init__(module)
         module.head_size = 32
-        if cls in _SUPPORTED:
+        with nullcontext() if cls in _SUPPORTED else refused(cls.__name__):
             check_rotary(module, 32)
-        else:
-            with refused(cls.__name__):
-                check_rotary(module, 32)
 
     def test_all_that_are_supported_are_tested(self) -> None:
-        """`test_rotary` measures all of them."""
+        """`test_kv_slots` measures all of them, and the table above has all models that are known by name."""
         assert {type(make(RotaryShape())) for make in ROTARIES.values()} == set(_SUPPORTED)
+        assert set(kv_copier._KEYS_OF_THEIR_OWN) == {owner for owner, *_ in OTHER_KEYS}
 
-    def test_a_subclass_of_a_supported_one(self) -> None:
-        """What a subclass adds is unknown."""
-        with tiny_config():
-            mine = type("MyRotary", (rotary_embedding.RotaryEmbedding,), {})(32, 32, 8, 10000, True, torch.float32)
-        with refused("MyRotary"):
-            check_rotary(mine, 32)
+    def test_supported_ones_in_another_form(self) -> None:
+        """What a subclass adds is unknown; with several factors each adapter has its positions; MLA rotates an end."""
+        shape, linear = RotaryShape(), rotary_embedding.LinearScalingRotaryEmbedding
+        mine = type("MyRotary", (rotary_embedding.RotaryEmbedding,), {})
+        for rotary, head_size, told in (
+            (shape.make(mine), 32, "MyRotary"),
+            (shape.make(linear, [1.0, 4.0]), 32, "LinearScalingRotaryEmbedding of several scaling factors"),
+            (shape.make(rotary_embedding.RotaryEmbedding), 64, "RotaryEmbedding of 32 elements in heads of 64"),
+        ):
+            with refused(told):
+                check_rotary(rotary, head_size)
 
-    def test_several_scaling_factors(self) -> None:
-        """With several scaling factors each adapter has its own positions."""
-        linear = RotaryShape().make(rotary_embedding.LinearScalingRotaryEmbedding, [1.0, 4.0])
-        with refused("LinearScalingRotaryEmbedding of several scaling factors"):
-            check_rotary(linear, 32)
-
-    def test_heads_of_which_something_else_is_rotated(self) -> None:
-        """MLA rotates only the end of each head."""
-        with refused("RotaryEmbedding of 32 elements in heads of 64"):
-            check_rotary(RotaryShape().make(rotary_embedding.RotaryEmbedding), 64)
-
-    def test_learned_positions(self) -> None:
-        """GPT-2 and OPT add positions to the embeddings; they have no module that rotates."""
-        model = TinyModel()
-        model.module[1].rotary_emb = None
-        with refused("layers without rotary embeddings, as in model.layers.1.self_attn.attn"):
-            open_model(model)
-
-    def test_attention_outside_of_the_models_modules(self) -> None:
-        """This is how upstream wraps the models of the transformers library."""
-        model = TinyModel()
-        with refused("layers without rotary embeddings, as in model.layers.0.self_attn.attn"):
-            KVCopier(nn.Module(), model.context)
-
-    def test_alibi(self) -> None:
-        """ALiBi is refused even beside a rotary embedding."""
-        model = TinyModel()
-        model.attentions[0].impl.alibi_slopes = torch.tensor([0.5, 0.25])
-        with refused("ALiBi, as in model.layers.0.self_attn.attn"):
-            open_model(model)
-
-    def test_several_rotary_embeddings_in_a_layer(self) -> None:
-        """It is unknown which of them rotated the keys."""
-        model = TinyModel()
-        model.module[0].other = ROTARIES["yarn"](RotaryShape())
-        with refused("several rotary embeddings in a layer (RotaryEmbedding, YaRNScalingRotaryEmbedding), as in"):
-            open_model(model)
-
-    @pytest.mark.parametrize("backend", [SimpleNamespace(name="FLASHINFER"), None])
-    def test_other_layouts(self, backend: Any) -> None:
-        """FlashInfer, MLA and block-sparse attention have other layouts; a third-party backend has no name."""
-        model = TinyModel()
-        model.attentions[1].backend = backend
-        with refused("the KV cache of TorchSDPABackendImpl"):
+    @pytest.mark.parametrize(("part", "name", "value", "told"), UNSUITABLE)
+    def test_layers_whose_kv_cannot_be_moved(self, part: str, name: str, value: Any, told: str) -> None:
+        """The error names a layer, and what it has."""
+        model: Any = TinyModel()
+        owner = model
+        for step in filter(None, part.split(".")):
+            owner = owner[int(step)] if step.isdigit() else getattr(owner, step)
+        setattr(owner, name, value)
+        with refused(told):
             open_model(model)
 
     def test_the_layout_of_intels_extension(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,27 +185,7 @@ class TestWhatIsRefused:
         with refused("the KV cache of intel_extension_for_pytorch"):
             open_model(TinyModel())
 
-    def test_quantized_caches(self) -> None:
-        """Keys cannot be rotated in 8 bits."""
-        model = TinyModel()
-        model.attentions[0].kv_cache_dtype = "fp8_e5m2"
-        with refused("a quantized KV cache (kv_cache_dtype='fp8_e5m2')"):
-            open_model(model)
-
-    @pytest.mark.parametrize(
-        ("owner", "attribute", "copies_keys", "file", "cause"),
-        [
-            (
-                "CohereAttention",
-                "v1",
-                True,
-                "commandr",
-                "if self.v1 or self.sliding_window:\n            q, k = self.ro",
-            ),
-            ("HunYuanAttention", "use_qk_norm", False, "hunyuan_v1_moe", "k = self.key_layernorm("),
-            ("HunYuanCrossAttention", "use_qk_norm", False, "hunyuan_v1_moe", "k = self.key_layernorm("),
-        ],
-    )
+    @pytest.mark.parametrize(("owner", "attribute", "copies_keys", "file", "cause"), OTHER_KEYS)
     def test_models_that_change_keys_otherwise(
         self, owner: str, attribute: str, copies_keys: bool, file: str, cause: str
     ) -> None:
@@ -245,24 +219,15 @@ class TestHowLayersAreFound:
         assert [attention for attention, _ in open_model(model)._layers] == [decoders]
 
 
-class TestWorkers:
-    @pytest.mark.parametrize(
-        ("upstreams", "ours"),
-        [
-            ("vllm.worker.cpu_worker.CPUWorker", "vllm.worker.hook_cpu_worker.HookCPUWorker"),
-            ("vllm.worker.worker.Worker", "vllm.worker.hook_gpu_worker.HookWorker"),
-        ],
-    )
-    def test_ours_stand_in_upstreams_place(self, upstreams: str, ours: str) -> None:
-        """Workers are matched by qualified name, and nothing is imported."""
-        assert hook_worker_for(upstreams) == hook_worker_for(ours) == ours
-
-    def test_other_workers_are_refused(self) -> None:
-        """A worker that drops slot copies would leave garbage after the parent's context."""
-        with refused("the worker 'vllm.worker.hpu_worker.HPUWorker'"):
-            hook_worker_for("vllm.worker.hpu_worker.HPUWorker")
-
-
-def test_the_models_known_by_name_are_all_tested() -> None:
-    """The table and the test above list the same models."""
-    assert set(kv_copier._KEYS_OF_THEIR_OWN) == {"CohereAttention", "HunYuanAttention", "HunYuanCrossAttention"}
+@pytest.mark.parametrize(
+    ("upstreams", "ours"),
+    [
+        ("vllm.worker.cpu_worker.CPUWorker", "vllm.worker.hook_cpu_worker.HookCPUWorker"),
+        ("vllm.worker.worker.Worker", "vllm.worker.hook_gpu_worker.HookWorker"),
+    ],
+)
+def test_our_workers_stand_in_upstreams_place(upstreams: str, ours: str) -> None:
+    """They are matched by qualified name; another that drops slot copies would leave garbage, and is refused."""
+    assert hook_worker_for(upstreams) == hook_worker_for(ours) == ours
+    with refused("the worker 'vllm.worker.hpu_worker.HPUWorker'"):
+        hook_worker_for("vllm.worker.hpu_worker.HPUWorker")

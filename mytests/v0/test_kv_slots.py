@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KV by slot: it is what upstream's kernels write and read, whatever the layout, and nothing else is touched."""
+"""KV by slot is what upstream's kernels write and read, and injected keys are what its forward pass would make."""
 
 from typing import Any
 
@@ -8,15 +8,102 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mytests.harness.kv_copies import RotaryShape, TinyModel
+from mytests.harness.kv_copies import NUM_POSITIONS, ROTARIES, RotaryShape, TinyModel
+from mytests.harness.kv_copies import ROUNDING, assert_rotated, lengths_of_pairs, rounding_of
+from sequence_hooks.kv.rotary import Rotation
 from vllm.attention.ops.ipex_attn import PagedAttention
 from vllm.worker.kv_slots import open_cache
+
+pytestmark = pytest.mark.floats
+
+LAST = NUM_POSITIONS - 1
+BEFORE = [0, 1, 7, 30, 100, 500, LAST, 250]
+AFTER = [LAST, 0, 7, 31, 499, 90, 0, 251]
+
+
+def rotation(rotary: Any, before: torch.Tensor, after: torch.Tensor) -> Rotation:
+    """The rotation from ``before`` to ``after``, by the table of one of upstream's modules."""
+    return Rotation.between(rotary.cos_sin_cache, before, after, rotary.is_neox_style)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING, ids=str)
+@pytest.mark.parametrize("rotary_dim", [32, 16])
+@pytest.mark.parametrize("is_neox_style", [True, False], ids=["neox", "gptj"])
+@pytest.mark.parametrize("name", ROTARIES)
+class TestEveryRotaryEmbedding:
+    @pytest.fixture
+    def model(self, name: str, is_neox_style: bool, rotary_dim: int, dtype: torch.dtype) -> TinyModel:
+        return TinyModel(rotary=ROTARIES[name], shape=RotaryShape(32, rotary_dim, is_neox_style, dtype))
+
+    def test_an_injected_key_is_the_key_of_its_new_position(self, model: TinyModel) -> None:
+        """Rotated for p and copied from p to q, it is as if rotated for q, within a few roundings of a pair."""
+        shape = model.shape
+        keys = torch.randn(len(BEFORE), 2, 32, generator=torch.Generator().manual_seed(1)).to(shape.dtype)
+        sources, targets = list(range(8)), list(range(12, 20))
+        model.write_keys(sources, model.rotate(keys, torch.tensor(BEFORE)))
+        model.copy_kv(*zip(sources, targets, BEFORE, AFTER, strict=True))
+        expected = model.rotate(keys, torch.tensor(AFTER))
+        for injected in model.keys(targets):
+            assert_rotated(injected, expected, shape)
+            assert torch.equal(injected[..., shape.rotary_dim :], expected[..., shape.rotary_dim :])
+
+    def test_a_key_that_stays_is_the_same_bit_for_bit(self, model: TinyModel) -> None:
+        """This holds whatever its bits mean."""
+        keys = torch.tensor([-0.0, float("nan"), float("inf"), 1e-40]).to(model.shape.dtype).repeat(1, 2, 8)
+        model.write_keys([0], keys)
+        model.copy_kv((0, 9, 100, 100), (1, 2, 3, 4))
+        bits = torch.int32 if model.shape.dtype == torch.float32 else torch.int16
+        for injected in model.keys([9]):
+            assert torch.equal(injected.view(bits), keys.view(bits))
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    st.sampled_from(sorted(ROTARIES)), st.integers(0, LAST), st.integers(0, LAST), st.integers(0, LAST), st.booleans()
+)
+def test_moves_add_up(name: str, start: int, between: int, end: int, is_neox_style: bool) -> None:
+    """Moving from p to q to r is moving from p to r."""
+    shape = RotaryShape(is_neox_style=is_neox_style)
+    rotary = ROTARIES[name](shape)
+    keys = torch.randn(1, 2, 32, generator=torch.Generator().manual_seed(2))
+
+    def move(keys: torch.Tensor, before: int, after: int) -> torch.Tensor:
+        return rotation(rotary, torch.tensor([before]), torch.tensor([after])).apply(keys)
+
+    twice = move(move(keys, start, between), between, end)
+    assert_rotated(twice, move(keys, start, end), shape, num_moves=3)
+
+
+def test_bfloat16_keys_are_computed_in_float32_and_rounded_once() -> None:
+    """The result is as close to the exact one as bfloat16 gets, though the table is bfloat16 too."""
+    shape = RotaryShape(dtype=torch.bfloat16)
+    rotary = ROTARIES["yarn"](shape)
+    keys = torch.randn(64, 2, 32, generator=torch.Generator().manual_seed(3)).bfloat16()
+    before, after = torch.arange(64) * 7, torch.arange(64) * 3 + 11
+    moved = rotation(rotary, before, after).apply(keys)
+    rows = [rotary.cos_sin_cache[positions].double()[:, None] for positions in (before, after)]
+    turns = [torch.complex(*row.chunk(2, -1)) for row in rows]
+    exact = torch.view_as_real(torch.complex(*keys.double().chunk(2, -1)) / turns[0] * turns[1])
+    exact = torch.cat([exact[..., 0], exact[..., 1]], -1)
+    error = (moved.double() - exact).abs()
+    in_float32 = rounding_of(torch.float32) * lengths_of_pairs(exact, shape)
+    assert bool((error <= exact.abs() * ROUNDING[torch.bfloat16] + in_float32).all())
+
+
+def test_the_table_of_the_moment_is_used() -> None:
+    """A forward pass may convert the table to another dtype."""
+    shape = RotaryShape(dtype=torch.bfloat16)
+    rotary = ROTARIES["plain"](shape)
+    rotary.cos_sin_cache = rotary._compute_cos_sin_cache()
+    keys = torch.randn(1, 2, 32, generator=torch.Generator().manual_seed(4))
+    there = rotation(rotary, torch.tensor([3]), torch.tensor([300])).apply(keys)
+    back = rotation(rotary, torch.tensor([300]), torch.tensor([3])).apply(there)
+    assert_rotated(back, keys, shape, num_moves=2)
+
 
 LAYOUTS = ["TORCH_SDPA", "XFORMERS", "FLASH_ATTN"]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 ONE = torch.tensor(1.0)
-
-
 SHAPES = st.builds(RotaryShape, st.sampled_from([32, 64, 80]), st.just(32), dtype=st.sampled_from(DTYPES))
 FIELDS = {
     "backend": st.sampled_from(LAYOUTS),

@@ -95,22 +95,18 @@ def box(found: Locator) -> dict[str, float]:
     return {**place, "right": place["x"] + place["width"], "bottom": place["y"] + place["height"]}
 
 
-def test_each_sequence_that_waits_has_a_name_of_its_own(page: Page) -> None:
-    """Though all of them begin and end alike."""
+def test_a_sequence_that_waits_has_a_name_and_two_lines(page: Page) -> None:
+    """Though all names begin and end alike; so that a window has room for ten, each with its text and its field."""
     names = page.locator("#callers .name").all_inner_texts()
     assert len(set(names)) == NUM_CHILDREN
     assert names[3].startswith("cmpl-") and re.findall(r"\d+", names[3])[-2:] == ["0", "3"]
-
-
-def test_a_sequence_that_waits_takes_two_lines(page: Page) -> None:
-    """So that a window has room for ten of them, each with its text and its field."""
     items = page.locator("#callers li")
     assert all(box(each)["height"] < 65 for each in items.all())
-    first = items.first
-    expect(first.get_by_role("textbox")).to_be_visible()
-    expect(first.get_by_role("button", name="Resume")).to_be_visible()
-    assert box(first.locator(".end"))["right"] <= box(first.get_by_role("textbox"))["x"]
-    assert "6*7=<sync>" in first.locator(".end").inner_text()
+    end, field = items.first.locator(".end"), items.first.get_by_role("textbox")
+    expect(field).to_be_visible()
+    expect(items.first.get_by_role("button", name="Resume")).to_be_visible()
+    assert box(end)["right"] <= box(field)["x"]
+    assert "6*7=<sync>" in end.inner_text()
 
 
 @pytest.mark.parametrize("place", ["#callers", "#running", "#lanes"])
@@ -124,14 +120,11 @@ def test_a_text_begins_with_a_whole_tag(page: Page, place: str) -> None:
 
 
 def test_a_state_does_not_touch_its_bar(page: Page) -> None:
-    """However long it is."""
-    for lane in page.get_by_role("treeitem").all():
+    """However long it is; it tells for how many children a sequence waits, which may be some of them."""
+    lanes = page.get_by_role("treeitem")
+    for lane in lanes.all():
         state = lane.locator(".state")
         assert state.evaluate("each => each.scrollWidth <= each.clientWidth")
         assert box(state)["right"] + 5 <= box(lane.locator(".bars"))["x"]
-    expect(page.get_by_role("treeitem").nth(1).locator(".state")).to_have_text("123,456 tokens, waits for a caller")
-
-
-def test_a_state_tells_for_how_many_children_a_sequence_waits(page: Page) -> None:
-    """A sync may wait for some of them."""
-    expect(page.get_by_role("treeitem").first.locator(".state")).to_have_text("18 tokens, waits for 2 children")
+    expect(lanes.first.locator(".state")).to_have_text("18 tokens, waits for 2 children")
+    expect(lanes.nth(1).locator(".state")).to_have_text("123,456 tokens, waits for a caller")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adapters on the CPU, without a model: which one each token and each row of a step has, and what it adds."""
+"""Adapters and pipeline stages on the CPU, without a model: what tokens and rows of a step have, what a stage does."""
 
 import dataclasses
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from vllm.sequence import SequenceData, SequenceGroupMetadata
 from vllm.utils import resolve_obj_by_qualname
 from vllm.worker import cpu_model_runner
 from vllm.worker.cpu_model_runner import CPUModelRunner, ModelInputForCPUWithSamplingMetadata
+from vllm.worker.cpu_worker import CPUWorker
 from vllm.worker.hook_cpu_worker import HookCPUModelRunner
 
 
@@ -43,16 +45,6 @@ def group(
     )
 
 
-def mapping_of(
-    groups: list[SequenceGroupMetadata], query_lens: list[int], monkeypatch: pytest.MonkeyPatch
-) -> LoRAMapping:
-    """The mapping of adapters for a step that computes ``query_lens`` tokens of each sequence."""
-    monkeypatch.setattr(CPUModelRunner.__bases__[0], "prepare_model_input", upstreams_input(query_lens))
-    mapping = CPUModelRunner.__new__(CPUModelRunner).prepare_model_input(groups, 0, []).lora_mapping
-    assert mapping is not None
-    return mapping
-
-
 def upstreams_input(query_lens: list[int]) -> Any:
     """A step's input as upstream makes it, with its mapping of scheduled tokens."""
 
@@ -68,60 +60,107 @@ def upstreams_input(query_lens: list[int]) -> Any:
     return prepare
 
 
-class TestRows:
-    def test_a_chunk_that_does_not_sample_has_no_row(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Its tokens have their adapter all the same."""
-        mapping = mapping_of([group(1, 2), group(2, 3, do_sample=False), group(3, 1)], [2, 3, 1], monkeypatch)
-        assert mapping == LoRAMapping((1, 1, 2, 2, 2, 3), (1, 3), is_prefill=True)
-
-    def test_what_the_prefix_cache_has_is_not_computed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A cached token is not in the mapping, though it is scheduled."""
-        mapping = mapping_of([group(1, 18), group(2, 2)], [2, 2], monkeypatch)
-        assert mapping == LoRAMapping((1, 1, 2, 2), (1, 2), is_prefill=True)
-
-    def test_logprobs_of_the_prompt_have_a_row_each(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """This holds whether or not the chunk samples; a decode has only its own row."""
-        asking = [group(1, 3, prompt_logprobs=0), group(2, 2, prompt_logprobs=0, do_sample=False)]
-        asking.append(group(3, 1, prompt_logprobs=0, is_prompt=False))
-        mapping = mapping_of(asking, [3, 2, 1], monkeypatch)
-        assert mapping == LoRAMapping((1, 1, 1, 2, 2, 3), (1, 1, 1, 2, 2, 3), is_prefill=True)
-
-    def test_each_sequence_of_a_group_has_a_row(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """0 stands for no adapter."""
-        mapping = mapping_of([group(4, 1, is_prompt=False, num_seqs=2), group(0, 2)], [1, 1, 2], monkeypatch)
-        assert mapping == LoRAMapping((4, 4, 0, 0), (4, 4, 0), is_prefill=False)
-
-    def test_without_adapters_there_is_no_mapping(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The step's input is upstream's own object."""
-        made = ModelInputForCPUWithSamplingMetadata(query_lens=[2])
-        monkeypatch.setattr(CPUModelRunner.__bases__[0], "prepare_model_input", lambda *args: made)
-        assert CPUModelRunner.__new__(CPUModelRunner).prepare_model_input([group(0, 2)]) is made
+PROMPT_LOGPROBS = [
+    group(1, 3, prompt_logprobs=0),
+    group(2, 2, prompt_logprobs=0, do_sample=False),
+    group(3, 1, prompt_logprobs=0, is_prompt=False),
+]
 
 
-class TestRanks:
-    @pytest.mark.parametrize("runner", [CPUModelRunner, HookCPUModelRunner])
-    def test_the_other_ranks_are_told(self, runner: Any) -> None:
-        """Adapters are broadcast with the rest of a step's input."""
-        asked, mapping = {LoRARequest("a", 1, "nowhere")}, LoRAMapping((1,), (1,), is_prefill=True)
-        made = runner._model_input_cls(lora_requests=asked, lora_mapping=mapping)
-        there = runner._model_input_cls.from_broadcasted_tensor_dict(made.as_broadcastable_tensor_dict())
-        assert isinstance(made, ModelInputForCPUWithSamplingMetadata)
-        assert (there.lora_requests, there.lora_mapping) == (asked, mapping)
+@pytest.mark.parametrize(
+    ("groups", "query_lens", "tokens", "rows"),
+    [
+        pytest.param(
+            *([group(1, 2), group(2, 3, do_sample=False), group(3, 1)], [2, 3, 1], (1, 1, 2, 2, 2, 3), (1, 3)),
+            id="a chunk that does not sample has no row",
+        ),
+        pytest.param(
+            *([group(1, 18), group(2, 2)], [2, 2], (1, 1, 2, 2), (1, 2)),
+            id="what the prefix cache has is not computed though it is scheduled",
+        ),
+        pytest.param(
+            *(PROMPT_LOGPROBS, [3, 2, 1], (1, 1, 1, 2, 2, 3), (1, 1, 1, 2, 2, 3)),
+            id="logprobs of the prompt have a row each and a decode has its own",
+        ),
+        pytest.param(
+            *([group(4, 1, is_prompt=False, num_seqs=2), group(0, 2)], [1, 1, 2], (4, 4, 0, 0), (4, 4, 0)),
+            id="each sequence of a group has a row and 0 stands for no adapter",
+        ),
+    ],
+)
+def test_a_step_maps_its_tokens_and_rows(
+    groups: list[Any], query_lens: list[int], tokens: tuple[int, ...], rows: tuple[int, ...], monkeypatch: Any
+) -> None:
+    """Each to its adapter."""
+    monkeypatch.setattr(CPUModelRunner.__bases__[0], "prepare_model_input", upstreams_input(query_lens))
+    made = CPUModelRunner.__new__(CPUModelRunner).prepare_model_input(groups, 0, [])
+    assert made.lora_mapping == LoRAMapping(tokens, rows, is_prefill=groups[0].is_prompt)
 
-    @pytest.mark.parametrize("has_adapters", [True, False])
-    def test_an_earlier_stage_computes_with_them(self, has_adapters: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Adapters are set before the stage's layers run."""
-        done: list[Any] = []
-        monkeypatch.setattr(cpu_model_runner, "get_pp_group", lambda: SimpleNamespace(is_last_rank=False))
-        monkeypatch.setattr(cpu_model_runner, "set_forward_context", lambda *args: torch.inference_mode())
-        runner = CPUModelRunner.__new__(CPUModelRunner)
-        runner.lora_config = "adapters" if has_adapters else None
-        runner.vllm_config = None
+
+def test_without_adapters_there_is_no_mapping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step's input is upstream's own object."""
+    made = ModelInputForCPUWithSamplingMetadata(query_lens=[2])
+    monkeypatch.setattr(CPUModelRunner.__bases__[0], "prepare_model_input", lambda *args: made)
+    assert CPUModelRunner.__new__(CPUModelRunner).prepare_model_input([group(0, 2)]) is made
+
+
+@pytest.mark.parametrize("runner", [CPUModelRunner, HookCPUModelRunner])
+def test_the_other_ranks_are_told(runner: Any) -> None:
+    """Adapters are broadcast with the rest of a step's input."""
+    asked, mapping = {LoRARequest("a", 1, "nowhere")}, LoRAMapping((1,), (1,), is_prefill=True)
+    made = runner._model_input_cls(lora_requests=asked, lora_mapping=mapping)
+    there = runner._model_input_cls.from_broadcasted_tensor_dict(made.as_broadcastable_tensor_dict())
+    assert isinstance(made, ModelInputForCPUWithSamplingMetadata)
+    assert (there.lora_requests, there.lora_mapping) == (asked, mapping)
+
+
+class TestStages:
+    """Of a pipeline; each runs its part of the model."""
+
+    def execute(self, monkeypatch: pytest.MonkeyPatch, step: Any, *, is_last: bool, done: list[Any]) -> Any:
+        """What a stage makes of a step's input and of the previous stage's hidden states."""
+
+        def forward(**inputs: Any) -> Any:
+            done.append("forward")
+            return inputs
+
+        monkeypatch.setattr(cpu_model_runner, "get_pp_group", lambda: SimpleNamespace(is_last_rank=is_last))
+        monkeypatch.setattr(cpu_model_runner, "set_forward_context", lambda *args: nullcontext())
+        monkeypatch.setattr(CPUModelRunner.__bases__[0], "execute_model", lambda *args, **kwargs: (args[1:], kwargs))
+        runner: Any = CPUModelRunner.__new__(CPUModelRunner)
+        runner.model, runner.vllm_config = forward, None
+        runner.lora_config = "adapters" if step.lora_mapping else None
         runner.set_active_loras = lambda *told: done.append(told)
-        runner.model = lambda **inputs: done.append("forward")
-        step = ModelInputForCPUWithSamplingMetadata(lora_requests=set(), lora_mapping=LoRAMapping((), (), True))
-        runner.execute_model(step, [])
-        assert done == [(set(), step.lora_mapping)] * has_adapters + ["forward"]
+        return runner.execute_model(step, ["kv"], intermediate_tensors="before", num_steps=1)
+
+    def test_the_last_one_is_upstreams(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It computes logits and samples."""
+        step = ModelInputForCPUWithSamplingMetadata()
+        assert self.execute(monkeypatch, step, is_last=True, done=[]) == ((step, ["kv"], "before"), {"num_steps": 1})
+
+    @pytest.mark.parametrize("mapping", [None, LoRAMapping((), (), is_prefill=True)])
+    def test_one_before_hands_its_hidden_states_on(self, mapping: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Adapters are set before its layers run."""
+        done: list[Any] = []
+        tokens: dict[str, Any] = {"input_tokens": "tokens", "input_positions": "positions"}
+        step = ModelInputForCPUWithSamplingMetadata(lora_requests=set(), lora_mapping=mapping, **tokens)
+        made = self.execute(monkeypatch, step, is_last=False, done=done)
+        assert made == {"input_ids": "tokens", "positions": "positions", "intermediate_tensors": "before"}
+        assert done == [(set(), mapping)] * (mapping is not None) + ["forward"]
+
+    @pytest.mark.parametrize(("rank", "is_driver"), [(0, True), (1, True), (1, False)])
+    def test_each_stage_has_a_driver(self, rank: int, is_driver: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Upstream's worker would refuse to be the driver of a later stage."""
+        taken: list[bool] = []
+
+        def construct(self: Any, *, is_driver_worker: bool, **rest: Any) -> None:
+            taken.append(is_driver_worker)
+            self.model_runner = SimpleNamespace(is_driver_worker=is_driver_worker)
+
+        monkeypatch.setattr(CPUWorker.__bases__[0], "__init__", construct)
+        worker = CPUWorker(rank=rank, is_driver_worker=is_driver)
+        assert (worker.is_driver_worker, worker.model_runner.is_driver_worker) == (is_driver, is_driver)
+        assert taken == [is_driver and rank == 0]
 
 
 HIDDEN, RANK, VOCABULARY, EXTRA = 6, 2, 8, 4
@@ -163,12 +202,9 @@ class TestRowsWithoutAnAdapter:
 
     rows = torch.randn(4, HIDDEN, generator=torch.Generator().manual_seed(1))
 
-    def test_the_platforms_wrapper_is_ours(self) -> None:
-        """The platform finds it by its name at upstream's path."""
-        assert resolve_obj_by_qualname(CpuPlatform.get_punica_wrapper()) is PunicaWrapperCPU
-
     def test_in_a_linear_layer(self, wrapper: PunicaWrapperCPU) -> None:
-        """The layer adds to what the output holds already."""
+        """The layer adds to what the output holds already; the platform finds our wrapper by its name."""
+        assert resolve_obj_by_qualname(CpuPlatform.get_punica_wrapper()) is PunicaWrapperCPU
         factors, output = Factors.of(HIDDEN, 5), torch.ones(4, 5)
         wrapper.add_lora_linear(output, self.rows, (factors.down,), (factors.up,), None, 1.0, (5,))
         torch.testing.assert_close(output, 1 + factors.added(self.rows))

@@ -15,9 +15,8 @@ from mytests.harness.surgical import HOOKS
 from sequence_hooks.v1.stock import check_stock
 from vllm._overlay import UPSTREAM_ROOT, extend_package
 from vllm._upstream import sequence as upstream_sequence
-from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
+from vllm.engine.arg_utils import EngineArgs
 from vllm.sequence import SequenceStatus
-from vllm.utils import FlexibleArgumentParser
 
 OURS = Path(vllm.__file__).parent
 
@@ -70,19 +69,15 @@ def test_no_module_is_imported_twice() -> None:
 
 @pytest.mark.parametrize("name", overlay_modules())
 def test_an_overlay_module_has_all_of_upstreams_names(name: str) -> None:
-    """What we don't define is passed on, private names included; what nobody has is an AttributeError."""
+    """What we don't define is passed on, private names included. A class replaces none: it inherits.
+
+    The one enum cannot, and is pinned below. What nobody has is an AttributeError.
+    """
     ours = importlib.import_module(name)
     upstream = importlib.import_module(name.replace("vllm.", "vllm._upstream.", 1))
     assert [attribute for attribute in vars(upstream) if not hasattr(ours, attribute)] == []
     with pytest.raises(AttributeError, match=f"'{name}' has no attribute 'no_such_name'"):
         _ = ours.no_such_name
-
-
-@pytest.mark.parametrize("name", overlay_modules())
-def test_a_class_of_ours_extends_upstreams_of_the_same_name(name: str) -> None:
-    """An overlay replaces nothing: it inherits. The one enum cannot, and is pinned below."""
-    ours = importlib.import_module(name)
-    upstream = importlib.import_module(name.replace("vllm.", "vllm._upstream.", 1))
     for attribute, value in vars(ours).items():
         if isinstance(value, type) and value.__module__ == name and value is not SequenceStatus:
             base = getattr(upstream, attribute, None)
@@ -119,25 +114,22 @@ def test_a_missing_upstream_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_the_root_package_has_upstreams_public_names() -> None:
-    """Resolved in this package, so that isinstance works across it."""
+    """Resolved in this package, so that isinstance works across it; any other is an AttributeError."""
     from vllm.outputs import CompletionOutput
 
     assert vllm.CompletionOutput is CompletionOutput
     assert "0.9.2+hooks" in vllm.__version__
+    assert {"LLM", "SamplingParams", "__version__"} <= set(vllm.__all__)
     with pytest.raises(AttributeError, match="module 'vllm' has no attribute 'no_such_name'"):
         _ = vllm.no_such_name
 
 
-def test_upstreams_root_package_is_imported_first() -> None:
-    """It sets environment variables that torch reads, whichever module is imported next."""
-    assert run_python("import sys, vllm; print('vllm.env_override' in sys.modules)").splitlines()[-1] == "True"
-
-
 def test_what_upstreams_root_package_imports_is_an_attribute() -> None:
-    """`import vllm; vllm.envs.VLLM_USE_V1`, without an import of its own."""
+    """`import vllm; vllm.envs.VLLM_USE_V1`; it sets variables that torch reads, whichever module comes next."""
     names = ["envs", "logger", "env_override"]
-    printed = run_python(f"import vllm; print(*(getattr(vllm, name).__name__ for name in {names}))")
-    assert printed.splitlines()[-1].split() == [f"vllm.{name}" for name in names]
+    is_imported = "'vllm.env_override' in sys.modules"
+    printed = run_python(f"import sys, vllm; print({is_imported}, *(getattr(vllm, name).__name__ for name in {names}))")
+    assert printed.splitlines()[-1].split() == ["True", *(f"vllm.{name}" for name in names)]
 
 
 def test_special_kwargs_survive_a_pickle_into_another_process(tmp_path: Path) -> None:
@@ -148,29 +140,6 @@ def test_special_kwargs_survive_a_pickle_into_another_process(tmp_path: Path) ->
     assert printed.splitlines()[-1] == str(HOOKS)
 
 
-@pytest.mark.parametrize("args_cls", [EngineArgs, AsyncEngineArgs])
-class TestCommandLine:
-    def test_special_kwargs_come_from_json(self, args_cls: type[EngineArgs]) -> None:
-        """The same object as in Python."""
-        parser = args_cls.add_cli_args(FlexibleArgumentParser())
-        parsed = parser.parse_args(["--special-kwargs", '{"sync_token_id": 3, "promise_token_id": 2}'])
-        assert args_cls.from_cli_args(parsed).special_kwargs == HOOKS
-
-    def test_without_the_option_there_are_no_hooks(self, args_cls: type[EngineArgs]) -> None:
-        """The default is upstream's engine."""
-        parser = args_cls.add_cli_args(FlexibleArgumentParser())
-        assert args_cls.from_cli_args(parser.parse_args([])).special_kwargs is None
-
-    def test_a_bad_value_ends_the_command_with_the_reason(
-        self, args_cls: type[EngineArgs], capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """Argparse prints what `SpecialKwargs` says."""
-        parser = args_cls.add_cli_args(FlexibleArgumentParser())
-        with pytest.raises(SystemExit):
-            parser.parse_args(["--special-kwargs", '{"sync_tokenid": 3}'])
-        assert "special_kwargs: no field sync_tokenid" in capsys.readouterr().err
-
-
 def test_only_overlay_modules_import_upstream() -> None:
     """All other code of ours says vllm.*."""
     allowed = {OURS / "__init__.py", OURS / "_overlay.py"}
@@ -178,20 +147,6 @@ def test_only_overlay_modules_import_upstream() -> None:
     allowed |= {OURS.joinpath(*name.split(".")[1:], "__init__.py") for name in our_packages()}
     ours = [path for path in OURS.rglob("*.py") if not path.is_relative_to(UPSTREAM_ROOT)]
     assert [path for path in ours if "vllm._upstream" in path.read_text() and path not in allowed] == []
-
-
-def test_the_servers_own_options_alone_have_no_special_kwargs() -> None:
-    """Upstream asks for them where the engine's stand already."""
-    parser = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser(), async_args_only=True)
-    assert "special_kwargs" not in vars(parser.parse_args([]))
-
-
-def test_the_root_package_passes_on_upstreams_names() -> None:
-    """Its public ones; any other is an AttributeError."""
-    assert {"LLM", "SamplingParams", "__version__"} <= set(vllm.__all__)
-    assert vllm.__getattr__("SamplingParams") is importlib.import_module("vllm.sampling_params").SamplingParams
-    with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
-        vllm.__getattr__("no_such_name")
 
 
 def test_the_plug_in_notices_the_fork() -> None:

@@ -51,56 +51,44 @@ def prepared(**fields: object) -> EngineArgs:
     return args
 
 
-def test_without_hooks_the_choice_is_upstreams() -> None:
-    """Exactly upstream's classes: no subclass, no wrapper."""
-    assert type(create(None)) is SingleStepOutputProcessor
-    assert type(create(None, num_lookahead_slots=2)) is MultiStepOutputProcessor
-
-
-def test_special_kwargs_select_the_hook_processor() -> None:
-    """It is a subclass of the single-step processor."""
-    processor = create(HOOKS, detokenizer=CharDetokenizer())
-    assert type(processor) is SequenceHookOutputProcessor
-    assert isinstance(processor, SingleStepOutputProcessor)
-
-
-def test_the_surgical_engine_uses_the_factory() -> None:
-    """So what the surgical tests show holds for the engine."""
+@pytest.mark.parametrize(
+    ("hooks", "options", "processor"),
+    [
+        pytest.param(None, {}, SingleStepOutputProcessor, id="without hooks it is upstream's"),
+        pytest.param(None, {"num_lookahead_slots": 2}, MultiStepOutputProcessor, id="for several steps, too"),
+        pytest.param(HOOKS, {"detokenizer": CharDetokenizer()}, SequenceHookOutputProcessor, id="hooks have their own"),
+        pytest.param(
+            SpecialKwargs(promise_token_id=2, merge_separator=""), {}, SequenceHookOutputProcessor, id="no tokenizer"
+        ),
+    ],
+)
+def test_the_output_processor(hooks: SpecialKwargs | None, options: dict[str, Any], processor: type) -> None:
+    """Exactly one of these classes; without a separator it needs no tokenizer."""
+    assert type(create(hooks, **options)) is processor
     assert type(SurgicalEngine().processor) is SequenceHookOutputProcessor
 
 
-def test_no_separator_needs_no_tokenizer() -> None:
-    """Nothing else of the processor does."""
-    assert type(create(SpecialKwargs(promise_token_id=2, merge_separator=""))) is SequenceHookOutputProcessor
+class Mine(HookScheduler):
+    """A user-defined scheduler, which may extend ours: scheduler_cls is upstream's extension point."""
 
 
-def test_hooks_choose_their_scheduler_and_chunked_prefill() -> None:
-    """Both are set automatically."""
-    args = prepared()
-    assert args.scheduler_cls == "vllm.core.hook_scheduler.HookScheduler"
-    assert args.enable_chunked_prefill is True
+OURS = "vllm.core.hook_scheduler.HookScheduler"
 
 
-def test_what_is_set_already_stays() -> None:
-    """Explicitly enabled chunked prefill stays on, and disabled asynchronous output processing stays off."""
-    args = prepared(enable_chunked_prefill=True, disable_async_output_proc=True)
-    assert (args.enable_chunked_prefill, args.disable_async_output_proc) == (True, True)
-
-
-def test_without_hooks_the_arguments_stay_upstreams() -> None:
-    """Nothing is chosen for an engine without hooks."""
-    args = EngineArgs(model="m")
-    assert args.scheduler_cls == "vllm.core.scheduler.Scheduler"
-    assert args.enable_chunked_prefill is None
-
-
-def test_a_scheduler_of_ones_own_may_extend_ours() -> None:
-    """scheduler_cls is upstream's extension point, and stays one."""
-
-    class Mine(HookScheduler):
-        """A user-defined scheduler."""
-
-    assert prepared(scheduler_cls=Mine).scheduler_cls is Mine
+@pytest.mark.parametrize(
+    ("given", "chosen"),
+    [
+        ({}, {"scheduler_cls": OURS, "enable_chunked_prefill": True}),
+        ({"enable_chunked_prefill": True, "disable_async_output_proc": True}, {"disable_async_output_proc": True}),
+        ({"scheduler_cls": Mine}, {"scheduler_cls": Mine}),
+    ],
+)
+def test_hooks_choose_their_scheduler_and_chunked_prefill(given: dict[str, Any], chosen: dict[str, Any]) -> None:
+    """What is set already stays; without hooks nothing is chosen."""
+    args = prepared(**given)
+    assert {name: getattr(args, name) for name in given | chosen} == given | chosen
+    plain = EngineArgs(model="m")
+    assert (plain.scheduler_cls, plain.enable_chunked_prefill) == ("vllm.core.scheduler.Scheduler", None)
 
 
 @pytest.mark.parametrize(
@@ -137,10 +125,7 @@ PREFIX_CACHING = {"enable_prefix_caching": True}
         ({"sliding_window": 64}, "a sliding window.*set disable_sliding_window=True"),
         ({"enable_prompt_embeds": True}, "enable_prompt_embeds=True.*leave it unset"),
         (PREFIX_CACHING | {"preemption_mode": "swap"}, "preemption_mode='swap' and prefix caching.*leave one"),
-        (
-            PREFIX_CACHING | {"max_num_batched_tokens": 15},
-            "max_num_batched_tokens=15 .*to a block's 16 tokens",
-        ),
+        (PREFIX_CACHING | {"max_num_batched_tokens": 15}, "max_num_batched_tokens=15 .*to a block's 16 tokens"),
         ({"send_delta_data": True}, "Ray's SPMD workers.*unset VLLM_USE_RAY_SPMD_WORKER"),
         ({"chunked_prefill_enabled": False}, "without chunked prefill; use another model"),
         ({"get_vocab_size": lambda: 3}, "sync_token_id has 3, .*from 0 to 2"),
@@ -153,20 +138,15 @@ def test_a_model_that_cannot_carry_hooks_is_refused(fields: dict[str, object], m
         resolve(HOOKS, config_of(**fields))
 
 
-@pytest.mark.parametrize("strategy", ["concatenate", "kv_inject"])
-def test_only_injection_has_a_worker_of_its_own(strategy: str) -> None:
-    """It is set by worker_cls, upstream's extension point."""
-    config = config_of()
-    resolve(dataclasses.replace(HOOKS, child_merge_strategy=strategy), config)
+def test_only_injection_has_a_worker_of_its_own() -> None:
+    """It is set by worker_cls, upstream's extension point; a worker that cannot inject is refused."""
+    config, injecting = config_of(), dataclasses.replace(HOOKS, child_merge_strategy="kv_inject")
     ours = "vllm.worker.hook_cpu_worker.HookCPUWorker"
-    assert (config.parallel_config.worker_cls == ours) is (strategy == "kv_inject")
-
-
-def test_a_worker_that_cannot_inject_is_refused() -> None:
-    """The error names the worker and the way out."""
-    hooks = dataclasses.replace(HOOKS, child_merge_strategy="kv_inject")
+    for hooks, is_ours in ((HOOKS, False), (injecting, True)):
+        resolve(hooks, config)
+        assert (config.parallel_config.worker_cls == ours) is is_ours
     with pytest.raises(ValueError, match=r"kv_inject.*TPUWorker.*concatenate"):
-        resolve(hooks, config_of(worker_cls="vllm.worker.tpu_worker.TPUWorker"))
+        resolve(injecting, config_of(worker_cls="vllm.worker.tpu_worker.TPUWorker"))
 
 
 @pytest.mark.parametrize(("fields", "count"), [({}, 1), ({"promise_token_id": 6}, 0)])

@@ -10,7 +10,7 @@ import pytest
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers.builtin import SyncHandler
 from vllm.engine.admission import admit
-from vllm.engine.request_checks import MAX_SAMPLES, ModelFacts, check_prompt, check_request, only_value_errors
+from vllm.engine.request_checks import MAX_SAMPLES, ModelFacts, check_request, only_value_errors
 from vllm.pooling_params import PoolingParams
 from vllm.sampling_params import GuidedDecodingParams, SamplingParams
 
@@ -81,29 +81,13 @@ def test_what_would_fail_in_a_step_is_refused(fields: dict[str, Any], message: s
     assert len(str(caught.value)) < 250
 
 
-@pytest.mark.parametrize("prompt", [(), (0,), (7, 0)])
-def test_a_prompt_of_the_vocabulary_passes(prompt: tuple[int, ...]) -> None:
-    """The empty one is upstream's to refuse."""
-    check_prompt(prompt)
-
-
-def test_no_logprobs_are_fewer_than_any_limit() -> None:
-    """An engine may allow none."""
-    check_request(SamplingParams(), ModelFacts(vocab_size=100, max_logprobs=0))
-
-
-@pytest.mark.parametrize("caches", [True, False, None])
-def test_an_engines_facts_are_those_of_its_configuration(caches: bool | None) -> None:
-    """Prefix caching may be left open, which is off on V0."""
-    model: Any = SimpleNamespace(get_vocab_size=lambda: 7, max_logprobs=5)
-    cache: Any = SimpleNamespace(enable_prefix_caching=caches)
-    assert ModelFacts.of(model, cache) == ModelFacts(7, 5, caches is True)
-
-
-def test_a_prompt_below_the_vocabulary_is_refused() -> None:
-    """Upstream looks above it."""
-    with pytest.raises(ValueError, match="prompt has -2, which is not in the model's vocabulary; use ids from 0 up"):
-        check_prompt((5, -2, -1))
+def test_an_engines_facts_are_those_of_its_configuration() -> None:
+    """Prefix caching may be left open, which is off on V0; an engine may allow no logprobs, of which none are fewer."""
+    model: Any = SimpleNamespace(get_vocab_size=lambda: 7, max_logprobs=0)
+    for caches in (True, False, None):
+        cache: Any = SimpleNamespace(enable_prefix_caching=caches)
+        assert ModelFacts.of(model, cache) == ModelFacts(7, 0, caches is True)
+    check_request(SamplingParams(), ModelFacts(7, 0))
 
 
 class Waiting(SyncHandler):
@@ -113,57 +97,68 @@ class Waiting(SyncHandler):
         super().__init__(SpecialKwargs(sync_token_id=1))
 
 
+def admitted(params: Any, hooks: SpecialKwargs | None, prompt: tuple[int, ...] = (3,), kind: str = "token") -> None:
+    """Admit a request."""
+    admit("r", {"type": kind, "prompt_token_ids": [*prompt]}, params, hooks, MODEL)
+
+
+def plain(**extra_args: Any) -> SamplingParams:
+    return SamplingParams(extra_args=extra_args or None)
+
+
 class TestAdmission:
-    def test_a_prompt_lies_in_the_vocabulary(self) -> None:
-        """Upstream checks only the largest id."""
-        with pytest.raises(ValueError, match=r"prompt has -5, .*use ids from 0 up"):
-            admit("r", {"type": "token", "prompt_token_ids": [3, -5]}, SamplingParams(), None, MODEL)
-        admit("r", {"type": "token", "prompt_token_ids": [3]}, SamplingParams(), None, MODEL)
-
-    def test_a_pooling_request_has_no_such_parameters(self) -> None:
-        """Whether it is accepted is up to upstream."""
-        admit("r", {}, PoolingParams(), SpecialKwargs(sync_token_id=1), MODEL)
-
-    def test_a_request_whose_children_would_fail_is_refused(self) -> None:
-        """A child's min_tokens looks up the stop token, which does not exist; without children it is accepted."""
-        hooks = SpecialKwargs(promise_token_id=1, child_sampling_params={"min_tokens": 2})
-        with pytest.raises(ValueError, match="with the server's child_sampling_params, stop_token_ids has 999"):
-            admit("r", {}, SamplingParams(stop_token_ids=[999]), hooks, MODEL)
-        admit("r", {}, SamplingParams(stop_token_ids=[999], extra_args={"hooks": False}), hooks, MODEL)
-        admit("r", {}, SamplingParams(stop_token_ids=[999], extra_args={"max_child_depth": 0}), hooks, MODEL)
-        admit("r", {}, SamplingParams(stop_token_ids=[999]), SpecialKwargs(promise_token_id=1), MODEL)
-        alone = SpecialKwargs(sync_token_id=1, child_sampling_params={"min_tokens": 2})
-        admit("r", {}, SamplingParams(stop_token_ids=[999]), alone, MODEL)
+    @pytest.mark.parametrize("prompt", [(), (0,), (7, 0)])
+    def test_a_prompt_lies_in_the_vocabulary(self, prompt: tuple[int, ...]) -> None:
+        """Upstream checks only the largest id, and refuses the empty one."""
+        admitted(SamplingParams(), None, prompt)
+        with pytest.raises(ValueError, match="prompt has -5, which is not in the model's vocabulary; use ids from 0 u"):
+            admitted(SamplingParams(), None, (*prompt, -5, -1))
 
     @pytest.mark.parametrize(
-        "fields", [{"promise_token": "<go>", "trigger_by": "text"}, {"handlers": {5: f"{__name__}.Waiting"}}]
+        "fields",
+        [
+            {"promise_token_id": 1},
+            {"promise_token": "<go>", "trigger_by": "text"},
+            {"handlers": {5: f"{__name__}.Waiting"}},
+        ],
     )
-    def test_any_hook_may_have_children(self, fields: dict[str, Any]) -> None:
-        """A text, or a handler of a user."""
+    def test_a_request_whose_children_would_fail_is_refused(self, fields: dict[str, Any]) -> None:
+        """A child's min_tokens looks up the stop token, which does not exist; any hook but a sync may have children."""
         hooks = SpecialKwargs(child_sampling_params={"min_tokens": 2}, **fields)
         with pytest.raises(ValueError, match="with the server's child_sampling_params, stop_token_ids has 999"):
-            admit("r", {}, SamplingParams(stop_token_ids=[999]), hooks, MODEL)
+            admitted(SamplingParams(stop_token_ids=[999]), hooks)
+
+    def test_one_that_has_no_such_children_is_admitted(self) -> None:
+        """It has switched hooks off, its children have no parameters of their own, or it is up to upstream: to pool."""
+        admit("r", {}, PoolingParams(), SpecialKwargs(sync_token_id=1), MODEL)
+        overrides = {"min_tokens": 2}
+        hooks = SpecialKwargs(promise_token_id=1, child_sampling_params=overrides)
+        for extra_args in ({"hooks": False}, {"max_child_depth": 0}):
+            admitted(SamplingParams(stop_token_ids=[999], extra_args=extra_args), hooks)
+        for others in (
+            SpecialKwargs(promise_token_id=1),
+            SpecialKwargs(sync_token_id=1, child_sampling_params=overrides),
+        ):
+            admitted(SamplingParams(stop_token_ids=[999]), others)
 
     def test_an_image_is_refused(self) -> None:
         """A child that has lost its KV would compute it from the tokens alone; without hooks there is none."""
-        hooks, image = SpecialKwargs(promise_token_id=1), {"type": "multimodal", "prompt_token_ids": [3]}
+        hooks = SpecialKwargs(promise_token_id=1)
         with pytest.raises(ValueError, match=r"no multi_modal_data here, .*; leave it out, .* or use the plug-in"):
-            admit("r", image, SamplingParams(), hooks, MODEL)
-        admit("r", image, SamplingParams(extra_args={"hooks": False}), hooks, MODEL)
-        admit("r", image, SamplingParams(), None, MODEL)
+            admitted(plain(), hooks, kind="multimodal")
+        admitted(plain(hooks=False), hooks, kind="multimodal")
+        admitted(plain(), None, kind="multimodal")
 
 
 def test_every_error_refuses_one_request() -> None:
     """Upstream's engine in the server's process dies of any error but a ValueError; Ctrl-C still gets through."""
-    with (
-        pytest.raises(ValueError, match="The request cannot be processed: IndexError: list index"),
-        only_value_errors(),
+    for error, told, message in (
+        (IndexError("list index"), ValueError, "^The request cannot be processed: IndexError: list index"),
+        (ValueError("as it is"), ValueError, "^as it is$"),
+        (KeyboardInterrupt(), KeyboardInterrupt, ""),
     ):
-        [][0]
-    with pytest.raises(ValueError, match=r"^as it is$"), only_value_errors():
-        raise ValueError("as it is")
-    with pytest.raises(KeyboardInterrupt), only_value_errors():
-        raise KeyboardInterrupt
+        with pytest.raises(told, match=message), only_value_errors():
+            raise error
 
 
 @pytest.mark.parametrize("num_logprobs", [0, 2])

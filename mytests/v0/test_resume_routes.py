@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``resume_sequence`` from the server to the engine: its routes, and the calls between two processes."""
+"""``resume_sequence`` from the server to the engine: its routes, calls between two processes, and texts in a thread."""
 
 import asyncio
 import json
 import pickle
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from fastapi import FastAPI
@@ -14,6 +17,7 @@ from fastapi.testclient import TestClient
 
 from mytests.harness.surgical import CharTokenizer
 from sequence_hooks.results import Waiting
+from sequence_hooks.tree import resume
 from sequence_hooks.tree.resume import ResumeRoom
 from vllm.engine.multiprocessing import MQEngineDeadError, RPCError, RPCLoadAdapterRequest
 from vllm.engine.multiprocessing import engine as engine_module
@@ -65,14 +69,11 @@ class FakeEngine:
 class FakeClient:
     """A `FakeEngine` behind the client that a server has."""
 
+    get_model_config = AsyncMock(return_value=SimpleNamespace(max_model_len=ROOM))
+    get_tokenizer = AsyncMock(return_value=CharTokenizer())
+
     def __init__(self) -> None:
         self.engine = FakeEngine()
-
-    async def get_model_config(self) -> Any:
-        return SimpleNamespace(max_model_len=ROOM)
-
-    async def get_tokenizer(self) -> CharTokenizer:
-        return CharTokenizer()
 
     async def resume_sequence(self, *args: Any) -> None:
         self.engine.resume_sequence(*args)
@@ -87,6 +88,12 @@ def server(client: Any) -> TestClient:
     app.include_router(api_server.router)
     app.state.engine_client = client
     return TestClient(app)
+
+
+def post(content: Any, content_type: str = "application/json") -> tuple[int, str]:
+    """The status and the text of the answer to a body."""
+    response = server(FakeClient()).post("/v1/resume_sequence", content=content, headers={"Content-Type": content_type})
+    return response.status_code, response.text
 
 
 class TestRoutes:
@@ -108,59 +115,41 @@ class TestRoutes:
             ({"request_id": "nobody"}, 400, NO_SUCH),
             ({"request_id": "r", "text": "a", "token_ids": [1]}, 400, "text and token_ids are both set"),
             ({"request_id": "r", "texts": "a"}, 422, "texts"),
-            ({"request_id": "r", "token_ids": [True]}, 422, "token_ids"),
-            ({"request_id": "r", "token_ids": [2.0]}, 422, "token_ids"),
-            ({"request_id": "r", "token_ids": ["2"]}, 422, "token_ids"),
-            ({"request_id": "r", "token_ids": {}}, 422, "token_ids"),
+            *(({"request_id": "r", "token_ids": ids}, 422, "token_ids") for ids in ([True], [2.0], ["2"], {})),
             ({"request_id": 5}, 422, "request_id"),
-            (
-                {"request_id": "r", "text": "a" * 10_000},
-                413,
-                "no sequence of this model has room for more than 6496",
-            ),
+            ({"request_id": "r", "text": "a" * 10_000}, 413, "no sequence of this model has room for more than 6496"),
             ([], 422, "body"),
         ],
     )
     def test_what_cannot_be_is_refused(self, body: dict[str, Any], status: int, message: str) -> None:
         """The error names the field and the way out."""
-        response = server(FakeClient()).post("/v1/resume_sequence", json=body)
-        assert response.status_code == status and message in response.text
+        found, text = post(json.dumps(body))
+        assert found == status and message in text
 
-    def test_an_id_of_many_digits_is_refused_by_its_field(self) -> None:
-        """Python's own parser would refuse the body as a whole."""
-        assert self.post_raw(f'{{"request_id": "r", "token_ids": [{"1" * 5000}]}}') == (422, True)
-
-    @pytest.mark.parametrize("body", ["", "nonsense", "[" * 3000, b"\xff"])
-    def test_what_is_no_json_is_refused(self, body: str | bytes) -> None:
-        """It is refused however deeply it is nested."""
-        assert self.post_raw(body) == (422, False)
-
-    def post_raw(self, body: str | bytes) -> tuple[int, bool]:
-        """The status, and whether the error is about ``token_ids``."""
-        headers = {"Content-Type": "application/json"}
-        response = server(FakeClient()).post("/v1/resume_sequence", content=body, headers=headers)
-        return response.status_code, "token_ids" in response.text
-
-    def test_a_body_is_json(self) -> None:
-        """Anything else is refused, as on upstream's routes."""
-        response = server(FakeClient()).post("/v1/resume_sequence", data={"request_id": "r"})
-        assert response.status_code == 422 and "application/json" in response.text
-
-    def test_a_list_that_cannot_be_had_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """An engine that could have hooks, and has none, says so."""
-
-        async def refuse(client: FakeClient) -> list[Waiting]:
-            raise ValueError("no hooks")
-
-        monkeypatch.setattr(FakeClient, "sequences_awaiting_resume", refuse)
-        response = server(FakeClient()).get("/v1/sequences_awaiting_resume")
-        assert response.status_code == 400 and "no hooks" in response.text
+    @pytest.mark.parametrize(
+        ("body", "is_of_ids"),
+        [
+            *(("", False), ("nonsense", False), ("[" * 3000, False), (b"\xff", False)),
+            # Python's own parser would refuse this body as a whole.
+            (f'{{"request_id": "r", "token_ids": [{"1" * 5000}]}}', True),
+        ],
+        ids=["nothing", "nonsense", "depth", "no UTF-8", "an id of many digits"],
+    )
+    def test_what_is_no_json_is_refused(self, body: str | bytes, is_of_ids: bool) -> None:
+        """Also as another type, as on upstream's routes."""
+        status, text = post(body)
+        assert (status, "token_ids" in text) == (422, is_of_ids)
+        status, text = post("request_id=r", "application/x-www-form-urlencoded")
+        assert status == 422 and "application/json" in text
 
     @pytest.mark.parametrize(("method", "path"), [("GET", "sequences_awaiting_resume"), ("POST", "resume_sequence")])
-    def test_an_engine_without_hooks_says_so(self, method: str, path: str) -> None:
-        """V1's client has no such method."""
-        response = server(SimpleNamespace()).request(method, f"/v1/{path}", json={"request_id": "r"})
-        assert response.status_code == 400 and "V1" in response.text
+    def test_an_engine_without_hooks_says_so(self, method: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """V1's client has no such method; an engine that could have hooks, and has none, raises an error."""
+        refuse = AsyncMock(side_effect=ValueError("no hooks"))
+        monkeypatch.setattr(FakeClient, path, refuse)
+        for client, told in ((SimpleNamespace(), "V1"), (FakeClient(), "no hooks")):
+            response = server(client).request(method, f"/v1/{path}", json={"request_id": "r"})
+            assert response.status_code == 400 and told in response.text
 
 
 def in_engine_process(call: Any) -> tuple[FakeEngine, list[Any]]:
@@ -175,25 +164,18 @@ def in_engine_process(call: Any) -> tuple[FakeEngine, list[Any]]:
 
 class TestEngineProcess:
     def test_a_call_is_answered_with_its_value(self) -> None:
-        """The answer has the id of the call."""
+        """The answer has the id of the call; requests to load an adapter, which come the same way, are upstream's."""
         call = RPCHookCall(method="sequences_awaiting_resume")
         assert in_engine_process(call)[1] == [RPCHookResult(call.request_id, [WAITING])]
-
-    def test_an_error_goes_back_and_the_engine_goes_on(self) -> None:
-        """The error concerns only the caller."""
-        (answer,) = in_engine_process(RPCHookCall(method="resume_sequence", arguments=("nobody",)))[1]
-        assert isinstance(answer, RPCError)
-        assert (str(answer.exception), answer.is_engine_errored) == (NO_SUCH, False)
-
-    def test_no_call_ends_the_engine(self) -> None:
-        """The engine goes on, whatever a call raises."""
-        (answer,) = in_engine_process(RPCHookCall(method="resume_sequence", arguments=()))[1]
-        assert isinstance(answer, RPCError) and not answer.is_engine_errored
-
-    def test_adapters_are_upstreams(self) -> None:
-        """Requests to load an adapter come the same way."""
         engine, _ = in_engine_process(RPCLoadAdapterRequest("adapter"))
         assert engine.calls == [("add_lora", "adapter")]
+
+    @pytest.mark.parametrize(("arguments", "told"), [(("nobody",), NO_SUCH), ((), "missing 1 required")])
+    def test_an_error_goes_back_and_the_engine_goes_on(self, arguments: tuple[str, ...], told: str) -> None:
+        """The error concerns only the caller, whatever a call raises."""
+        (answer,) = in_engine_process(RPCHookCall(method="resume_sequence", arguments=arguments))[1]
+        assert isinstance(answer, RPCError) and not answer.is_engine_errored
+        assert told in str(answer.exception)
 
     @pytest.mark.parametrize("is_waiting", [True, False])
     def test_it_does_not_spin_while_all_wait(self, is_waiting: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,51 +208,56 @@ class FakeSocket:
         queue.put_nowait(answer.exception if isinstance(answer, RPCError) else answer)
 
 
+async def tokenizer_of(lora_request: LoRARequest | None) -> Any:
+    """That of the sequence's adapter."""
+    assert lora_request in (ADAPTER, None)
+    return CharTokenizer()
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[MQLLMEngineClient]:
+    """A server's client of an engine process. It keeps no queue after a call.
+
+    A process forked from one that has encoded a text, as mutmut's are, has none of its threads.
+    """
+    client = MQLLMEngineClient.__new__(MQLLMEngineClient)
+    client.output_queues, client._errored_with = {}, None
+    client.input_socket = FakeSocket(client)
+    client.tokenizer = SimpleNamespace(get_lora_tokenizer_async=tokenizer_of)
+    with ThreadPoolExecutor(1) as encoder:
+        monkeypatch.setattr(resume, "_encoder", encoder)
+        yield client
+    assert client.output_queues == {}
+
+
 class TestFrontEnd:
-    def make_client(self) -> MQLLMEngineClient:
-        client = MQLLMEngineClient.__new__(MQLLMEngineClient)
-        client.output_queues, client._errored_with = {}, None
-        client.input_socket = FakeSocket(client)
-        client.tokenizer = SimpleNamespace(get_lora_tokenizer_async=self.tokenizer_of)
-        return client
-
-    async def tokenizer_of(self, lora_request: LoRARequest) -> Any:
-        assert lora_request == ADAPTER
-        return CharTokenizer()
-
-    def test_it_gets_what_the_engine_returns(self) -> None:
-        """It keeps no queue afterwards."""
-        client = self.make_client()
+    def test_it_gets_what_the_engine_returns(self, client: MQLLMEngineClient) -> None:
+        """Or raises what the engine raises."""
         assert asyncio.run(client.sequences_awaiting_resume()) == [WAITING]
-        assert client.output_queues == {}
+        with pytest.raises(ValueError, match="nobody"):
+            asyncio.run(client.resume_sequence("nobody"))
 
-    def test_an_engine_that_has_ended_is_not_waited_for(self) -> None:
+    def test_an_engine_that_has_ended_is_not_waited_for(self, client: MQLLMEngineClient) -> None:
         """No answer would come."""
-        client = self.make_client()
         client._errored_with = RuntimeError("gone")
         with pytest.raises(MQEngineDeadError):
             asyncio.run(client.sequences_awaiting_resume())
 
-    def test_it_raises_what_the_engine_raises(self) -> None:
-        """An error of a resume reaches its caller."""
-        client = self.make_client()
-        with pytest.raises(ValueError, match="nobody"):
-            asyncio.run(client.resume_sequence("nobody"))
-        assert client.output_queues == {}
-
     @pytest.mark.parametrize(("given", "ids"), [("ab", (97, 98)), ([7], (7,)), (None, ())])
     def test_it_encodes_what_it_is_given(
-        self, given: Any, ids: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+        self, given: Any, ids: tuple[int, ...], client: MQLLMEngineClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It uses the tokenizer of the sequence's adapter, and the engine gets ids."""
         resumed: list[Any] = []
         monkeypatch.setattr(FakeEngine, "resume_sequence", lambda _, *args: resumed.append(args))
-        asyncio.run(self.make_client().resume_sequence("r", given))
+        asyncio.run(client.resume_sequence("r", given))
         assert resumed == [("r", ids)]
 
     @pytest.mark.parametrize("given", ["a" * 201, [7] * 201, "a" * 10**6])
-    def test_what_does_not_fit_does_not_reach_the_engine(self, given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_what_does_not_fit_does_not_reach_the_engine(
+        self, given: Any, client: MQLLMEngineClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The sequence keeps waiting."""
         monkeypatch.setattr(FakeEngine, "resume_sequence", None)
         with pytest.raises(ValueError, match="room for 200"):
-            asyncio.run(self.make_client().resume_sequence("r", given))
+            asyncio.run(client.resume_sequence("r", given))

@@ -1,26 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`HookScheduler`: who waits for whom, who gives up KV, what the worker is told."""
+"""`HookScheduler`: who waits for whom, who gives up KV, what the worker is told, and what it refuses."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
 from mytests.harness.surgical import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
 from mytests.harness.v0.groups import child_of
+from mytests.harness.v0.scenes import Scene
+from mytests.harness.v0.variants import MANUAL
 from sequence_hooks.tree.integrity import IntegrityError
 from sequence_hooks.tree.port import SchedulerPort
 from vllm.core.hook_queues import IllegalTransition
 from vllm.core.hook_scheduler import HookScheduler
+from vllm.core.hooked_sequence import branch_of
 from vllm.core.scheduler import Scheduler
-from vllm.sequence import SequenceStatus
-
-MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
+from vllm.sequence import SequenceGroup, SequenceStatus
 
 
 class TestBlocks:
     def test_a_shared_block_is_copied_by_the_first_to_write(self) -> None:
         """The worker is told to copy the shared block to the writer's new one."""
-        engine = SurgicalEngine(SYNC_HOOKS, block_size=4)
+        engine = SurgicalEngine(SYNC_HOOKS)
         parent = engine.add(prompt="abcdef")
         engine.step({"r": PROMISE})
         shared = engine.block_table(parent)[-1]
@@ -31,174 +33,110 @@ class TestBlocks:
 
     def test_blocked_parents_keep_their_blocks_while_anything_else_can_run(self) -> None:
         """They keep them even if another request waits for blocks."""
-        engine = SurgicalEngine(MANUAL, block_size=4, num_blocks=10)
-        parent = engine.add("r", prompt="p" * 7)
-        engine.add("s", prompt="p" * 7)
-        script = plan(r=".z", s="a" * 6, t="b")
-        engine.step(script)
-        engine.add("t", prompt="p" * 30)
-        for _ in range(4):
-            engine.step(script)
-        assert engine.statuses() == {"t": "WAITING", "s": "RUNNING", "r": "BLOCKED"}
-        assert len(engine.block_table(parent)) == 2
-
-    def test_a_blocked_parent_gives_way_before_a_running_group_is_preempted(self) -> None:
-        """Evicting it costs a recompute of a sequence that is idle."""
-        engine = SurgicalEngine(MANUAL, block_size=4, num_blocks=8)
-        parent = engine.add("r", prompt="p" * 8)
-        engine.step(plan(r=".z"))
-        engine.add("s", prompt="p" * 8)
-        engine.add("t", prompt="p" * 8)
-        script = plan(s="a" * 6, t="b" * 6)
-        while not engine.scheduler.is_waiting_for_callers():
-            engine.step(script)
-        assert engine.scheduler.num_cumulative_preemption == 0
-        assert parent.first_seq.seq_id not in engine.scheduler.block_manager.block_tables
-        assert (finished(engine, "s").text, finished(engine, "t").text) == ("a" * 6, "b" * 6)
+        scene = Scene(SurgicalEngine(MANUAL, num_blocks=10), r=".z", s="a" * 6, t="b")
+        statuses = scene.happen(("r", 7), ("s", 7), 1, ("t", 30), 4)
+        assert statuses == {"t": "WAITING", "s": "RUNNING", "r": "BLOCKED"}
+        assert len(scene.engine.blocks_of("r")) == 2
 
     def test_no_more_is_given_up_than_is_needed_and_the_latest_first(self) -> None:
         """A prompt of three blocks evicts one parent, and not the other."""
-        engine = SurgicalEngine(MANUAL, block_size=4, num_blocks=6)
-        first, second = engine.add("r", prompt="p" * 8), engine.add("s", prompt="p" * 8)
-        for _ in range(2):
-            engine.step(plan(r=".z", s=".z"))
-        engine.add("t", prompt="p" * 10)
-        engine.step({})
-        manager = engine.scheduler.block_manager
-        assert [group.first_seq.seq_id in manager.block_tables for group in (first, second)] == [True, False]
-        assert engine.statuses()["t"] == "RUNNING"
+        scene = Scene(SurgicalEngine(MANUAL, num_blocks=6), r=".z", s=".z")
+        assert scene.happen(("r", 8), ("s", 8), 2, ("t", 10), 1)["t"] == "RUNNING"
+        assert scene.engine.blocked_with_kv() == ["r"]
 
     def test_a_step_that_fails_a_prompt_is_no_reason_to_give_anything_up(self) -> None:
         """The step made progress, and the next one may go on."""
-        engine = SurgicalEngine(MANUAL, block_size=4, num_blocks=6)
-        parent = engine.add("r", prompt="p" * 8)
-        engine.step(plan(r=".z"))
-        engine.add("s", prompt="p" * 100)
-        engine.step({})
-        assert finished(engine, "s").finish_reason == "length"
-        assert len(engine.block_table(parent)) == 2
+        scene = Scene(SurgicalEngine(MANUAL, num_blocks=6), r=".z")
+        scene.happen(("r", 8), 1, ("s", 100), 1)
+        assert finished(scene.engine, "s").finish_reason == "length"
+        assert len(scene.engine.blocks_of("r")) == 2
 
     def test_a_parent_that_gave_up_its_blocks_is_recomputed_in_its_turn(self) -> None:
         """It goes on from WAITING with its merged tokens, and each token is computed once."""
-        engine = SurgicalEngine(MANUAL, block_size=4, num_blocks=6)
-        engine.add("r", prompt="p" * 8)
-        engine.step(plan(r=".z"))
-        engine.add("s", prompt="p" * 20)
-        engine.step(plan(s="ab"))
-        engine.processor.resume("r", "tool")
-        engine.step(plan(s="ab"))
-        assert engine.statuses()["r"] == "WAITING"
-        engine.run(plan(r=".z", s="ab"))
-        assert finished(engine).text == "toolz"
-        assert finished(engine).joins[0].num_prefill == 8 + 1 + 4
-        engine.assert_empty()
+        scene = Scene(SurgicalEngine(MANUAL, num_blocks=6), r=".z", s="ab")
+        scene.happen(("r", 8), 1, ("s", 20), 1)
+        scene.engine.resume("r", "tool")
+        assert scene.happen(1)["r"] == "WAITING"
+        scene.end()
+        assert finished(scene.engine).text == "toolz"
+        assert finished(scene.engine).joins[0].num_prefill == 8 + 1 + 4
 
 
 class TestQueues:
-    @pytest.mark.parametrize("length", [1, 2, 3])
-    def test_a_resume_prefills_in_one_step(self, length: int) -> None:
-        """It prefills the merged tokens and its own last one, however few they are."""
-        engine = SurgicalEngine(SYNC_HOOKS)
-        engine.add()
-        script = plan(r="!.z", r_child_0="B" * length)
-        steps = [engine.step(script) for _ in range(length + 4)]
-        prefills = [
-            entry.num_tokens for step in steps[1:] for entry in step if entry.request_id == "r" and entry.is_prefill
-        ]
-        assert prefills == [length + 1]
-
-    def test_a_resume_with_nothing_new_is_a_decode(self) -> None:
-        """Only the last sampled token is left to compute, as if its parent had never been set aside."""
-        engine = SurgicalEngine(SYNC_HOOKS)
-        engine.add()
-        engine.step({"r": SYNC})
-        (scheduled,) = engine.step(plan(r=".z"))
-        assert (scheduled.request_id, scheduled.num_tokens, scheduled.is_prefill) == ("r", 1, False)
+    @pytest.mark.parametrize(("text", "result"), [("!.z", "B"), ("!.z", "BB"), ("!.z", "BBB"), (".z", "")])
+    def test_a_resume_prefills_in_one_step(self, text: str, result: str) -> None:
+        """The merged tokens and its own last one, however few they are; with nothing new that is a decode."""
+        scene = Scene(SurgicalEngine(SYNC_HOOKS), r=text, r_child_0=result)
+        scene.engine.add()
+        steps = [scene.engine.step(scene.tokens) for _ in range(len(text) + len(result) + 1)]
+        entries = [entry for step in steps[1:] for entry in step if entry.request_id == "r"]
+        assert [entry.num_tokens for entry in entries if entry.is_prefill] == [len(result) + 1] * bool(result)
+        assert finished(scene.engine).text == f"{result}z"
 
     def test_one_parent_that_must_wait_does_not_hold_up_another(self) -> None:
         """The same step blocks both; only the second can go on."""
-        engine = SurgicalEngine(SYNC_HOOKS)
-        engine.add("r")
-        engine.add("s")
-        script = plan(r="!.z", s=".z", r_child_0="B" * 9)
-        for _ in range(2):
-            engine.step(script)
-        assert {(entry.request_id, entry.is_prefill) for entry in engine.step(script)} == {
-            ("r_child_0", False),
-            ("s", False),
-        }
-        engine.run(script)
-        engine.assert_empty()
+        scene = Scene(SurgicalEngine(SYNC_HOOKS), r="!.z", s=".z", r_child_0="B" * 9)
+        scene.happen(("r", 6), ("s", 6), 2)
+        scheduled = {(entry.request_id, entry.is_prefill) for entry in scene.engine.step(scene.tokens)}
+        assert scheduled == {("r_child_0", False), ("s", False)}
+        scene.end()
 
     def test_it_waits_for_callers_only_if_nobody_else_can_go_on(self) -> None:
-        """A request that is waiting, running or just spawned can go on."""
-        engine = SurgicalEngine(MANUAL)
-        assert not engine.scheduler.is_waiting_for_callers()
-        engine.add("r")
-        engine.step(plan(r="."))
-        engine.step({})
-        assert engine.scheduler.is_waiting_for_callers()
-        engine.add("s")
-        assert not engine.scheduler.is_waiting_for_callers()
-        engine.step(plan(s="ab"))
-        assert not engine.scheduler.is_waiting_for_callers()
-        while not engine.scheduler.is_waiting_for_callers():
-            engine.step(plan(s="ab"))
-        assert engine.statuses() == {"r": "BLOCKED"}
+        """A request that is waiting or running can go on."""
+        scene = Scene(SurgicalEngine(MANUAL), r=".", s="ab")
+        found = [scene.engine.is_waiting_for_callers()]
+        for event in (("r", 6), 2, ("s", 6), 1, 2):
+            scene.happen(event)
+            found.append(scene.engine.is_waiting_for_callers())
+        assert found == [False, False, True, False, False, True]
+        assert scene.engine.statuses() == {"r": "BLOCKED"}
 
     def test_blocked_counts_as_unfinished(self) -> None:
-        """The scheduler's counts include BLOCKED parents and spawned children."""
-        engine = SurgicalEngine()
-        engine.add()
-        engine.step({"r": PROMISE})
-        assert engine.scheduler.get_num_unfinished_seq_groups() == 2
-        assert engine.scheduler.has_unfinished_seqs()
-        engine.run(plan(r="!", r_child_0=""))
-        engine.assert_empty()
+        """The scheduler's counts include BLOCKED parents and spawned children; upstream takes every status above
+        SWAPPED as finished."""
+        scene = Scene(SurgicalEngine(), r="!")
+        scene.happen(("r", 6), 1)
+        assert scene.engine.scheduler.get_num_unfinished_seq_groups() == 2
+        assert not SequenceStatus.is_finished(SequenceStatus.BLOCKED)
+        assert SequenceStatus.get_finished_reason(SequenceStatus.BLOCKED) is None
+        scene.end()
 
     def test_the_worker_learns_who_has_finished(self) -> None:
         """It drops its state of a sequence, such as a generator, when that is aborted or joined at its end."""
         engine = SurgicalEngine(SYNC_HOOKS)
-        engine.add("r")
-        engine.add("s")
-        script = plan(r="!a", s="!.z", r_child_0="BCD", s_child_0="B" * 9)
-        engine.step(script)
-        engine.step(script)
-        engine.scheduler.abort_seq_group("s")
+        scene = Scene(engine, r="!a", s="!.z", r_child_0="BCD", s_child_0="B" * 9)
+        scene.happen(("r", 6), ("s", 6), 2)
+        engine.abort("s")
         assert {"s", "s_child_0"} <= set(engine.scheduler.get_and_reset_finished_requests_ids())
-        engine.run(script)
-        engine.step({})
-        engine.step({})
+        scene.end()
+        scene.happen(2)
         assert engine.finished_ids[-2:] == ["r_child_0", "r"]
 
     def test_ended_parents_are_joined_from_the_bottom_up_in_one_step(self) -> None:
         """Each has ended and only waits for its child; what the last one gets goes up to the request."""
-        engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, max_child_depth=3))
-        engine.add("r")
-        script = plan(r="!a", r_child_0="!b", r_child_0_child_0="!c", r_child_0_child_0_child_0="defg")
-        engine.run_until(lambda: set(engine.statuses().values()) == {"BLOCKED"}, script)
-        assert sorted(engine.statuses()) == ["r", "r_child_0", "r_child_0_child_0"]
-        engine.step(script)
-        assert engine.statuses() == {}
-        assert finished(engine).text == "abcdefg"
-        engine.assert_empty()
+        texts = {"r": "!a", "r_child_0": "!b", "r_child_0_child_0": "!c", "r_child_0_child_0_child_0": "defg"}
+        scene = Scene(SurgicalEngine(dataclasses.replace(SYNC_HOOKS, max_child_depth=3)), **texts)
+        scene.engine.add()
+        scene.engine.run_until(lambda: set(scene.engine.statuses().values()) == {"BLOCKED"}, scene.tokens)
+        assert sorted(scene.engine.statuses()) == sorted(texts)[:3]
+        assert scene.happen(1) == {}
+        assert finished(scene.engine).text == "abcdefg"
 
     def test_an_abort_reaches_a_child_that_was_preempted(self) -> None:
         """It is waiting to be recomputed, without blocks of its own."""
-        engine = SurgicalEngine(SYNC_HOOKS, block_size=4, num_blocks=7)
+        engine = SurgicalEngine(SYNC_HOOKS, num_blocks=7)
         engine.add(prompt="p" * 10)
         script = plan(r="!" + "a" * 30, r_child_0="B" * 30)
-        while engine.statuses().get("r_child_0") != "WAITING" or engine.scheduler.num_cumulative_preemption == 0:
-            engine.step(script)
-        engine.scheduler.abort_seq_group("r")
-        assert engine.statuses() == {}
+        engine.run_until(
+            lambda: engine.statuses().get("r_child_0") == "WAITING" and engine.num_preemptions() > 0, script
+        )
+        engine.abort("r")
         engine.assert_empty()
 
     def test_a_preempted_request_without_a_tree_may_keep_blocks(self) -> None:
         """It waits where sequences of trees do, and goes on."""
-        engine = SurgicalEngine(SYNC_HOOKS, block_size=4)
+        engine, script = SurgicalEngine(SYNC_HOOKS), plan(r="abcdefg")
         group = engine.add(prompt="p" * 10)
-        script = plan(r="abcdefg")
         engine.step(script)
         engine.scheduler.running.remove(group)
         engine.scheduler.forked.appendleft(None, group)
@@ -207,6 +145,8 @@ class TestQueues:
         assert finished(engine).text == "abcdefg"
         engine.assert_empty()
 
+
+class TestTransitions:
     @pytest.mark.parametrize("status", ["BLOCKED", "FINISHED_ABORTED"])
     def test_an_illegal_transition_names_both_states(self, status: str) -> None:
         """This holds for each status that cannot become BLOCKED."""
@@ -217,14 +157,42 @@ class TestQueues:
         with pytest.raises(IllegalTransition, match=f"r cannot go from {status} to BLOCKED"):
             engine.scheduler.block_sequence(branch)
 
+    def test_a_spawn_without_a_block_table_is_refused(self) -> None:
+        """Upstream's fork would return silently, and the child would have no KV."""
+        engine = SurgicalEngine()
+        parent = engine.add()
+        engine.step({"r": PROMISE})
+        branch = branch_of(parent)
+        assert branch is not None
+        engine.scheduler.block_manager.free(parent.first_seq)
+        with pytest.raises(IllegalTransition, match="r spawns without a block table"):
+            engine.scheduler.enqueue_children(branch, branch.children)
 
-class TestPort:
-    def test_no_method_of_upstreams_has_a_name_of_the_drivers_port(self) -> None:
-        """Upstream's own code would call ours."""
-        port = {name for name in vars(SchedulerPort) if not name.startswith("_")}
-        assert len(port) == 9
-        assert port <= vars(HookScheduler).keys()
-        assert not port & set(dir(Scheduler))
+
+def test_no_method_of_upstreams_has_a_name_of_the_drivers_port() -> None:
+    """Upstream's own code would call ours."""
+    port = {name for name in vars(SchedulerPort) if not name.startswith("_")}
+    assert len(port) == 9
+    assert port <= vars(HookScheduler).keys()
+    assert not port & set(dir(Scheduler))
+
+
+def test_no_event_looks_at_the_groups_that_it_does_not_concern(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups that wait for a slot or children are never compared with others, so their number costs nothing."""
+    compared: list[str] = []
+
+    def note(self: SequenceGroup, other: object) -> Any:
+        compared.append(self.request_id)
+        return NotImplemented
+
+    engine, names = SurgicalEngine(max_num_seqs=2, num_blocks=256), [f"r{index}" for index in range(8)]
+    for name in names:
+        engine.add(name)
+    monkeypatch.setattr(SequenceGroup, "__eq__", note)
+    engine.run(plan(**dict.fromkeys(names, "a!b"), **{f"{name}_child_0": "AB" for name in names}))
+    # Upstream searches its deque of running groups, which holds at most as many as there are rows.
+    assert len(compared) <= 8 * 2
+    engine.assert_empty()
 
 
 class TestIntegrity:
@@ -236,29 +204,22 @@ class TestIntegrity:
             engine.scheduler.check_integrity()
 
     def test_queues_and_trees_have_the_same_sequences_blocked(self) -> None:
-        """A BLOCKED sequence whose tree doesn't know would never be joined."""
+        """A BLOCKED sequence whose tree doesn't know would never be joined; one of which it does is right."""
         engine = SurgicalEngine(SYNC_HOOKS)
         group = engine.add()
-        engine.step({"r": PROMISE})
-        engine.scheduler._move(group, SequenceStatus.BLOCKED)
-        with pytest.raises(IntegrityError, match=r"\['r'\] are BLOCKED in the queues or in the trees, but not in both"):
-            engine.scheduler.check_integrity()
-
-    def test_a_blocked_sequence_is_one_in_its_tree_too(self) -> None:
-        """So nothing is wrong while one waits."""
-        engine = SurgicalEngine(SYNC_HOOKS)
-        engine.add()
         engine.step({"r": PROMISE})
         engine.step({"r": SYNC})
         assert engine.statuses()["r"] == "BLOCKED"
         engine.scheduler.check_integrity()
+        engine.scheduler._move(child_of(group), SequenceStatus.BLOCKED)
+        with pytest.raises(IntegrityError, match=r"\['r_child_0'\] are BLOCKED in the queues or in the trees, but not"):
+            engine.scheduler.check_integrity()
 
     def test_a_block_that_nobody_holds_is_told(self) -> None:
         """It leaked."""
         engine = SurgicalEngine(SYNC_HOOKS, num_blocks=8)
         group = engine.add(prompt="p" * 8)
         engine.step({})
-        tables = engine.scheduler.block_manager.block_tables
-        del tables[group.first_seq.seq_id]
+        del engine.scheduler.block_manager.block_tables[group.first_seq.seq_id]
         with pytest.raises(IntegrityError, match=r"GPU: 6 blocks are free and 0 are held, of 8"):
             engine.scheduler.check_integrity()

@@ -77,53 +77,39 @@ def serving_of(cls: type[Any], client: Client) -> Any:
     return serving
 
 
-@pytest.mark.parametrize("wanted", [True, False])
+CHAT, COMPLETION = "chat.completion.chunk", "text_completion"
+
+
+def streamed(kind: str, monkeypatch: pytest.MonkeyPatch, client: Client, result: Any, **fields: Any) -> list[Any]:
+    """The chunks of a stream; a completion's results come with the index of their prompt."""
+    if kind == CHAT:
+        serving = serving_of(OpenAIServingChat, client)
+        monkeypatch.setattr(OpenAIServingChat.__bases__[0], "chat_completion_stream_generator", upstreams_stream)
+        chat = ChatCompletionRequest(messages=[], stream=True, **fields)
+        return lines(serving.chat_completion_stream_generator(chat, results(result), "id", "model"))
+    serving = serving_of(OpenAIServingCompletion, client)
+    monkeypatch.setattr(OpenAIServingCompletion.__bases__[0], "completion_stream_generator", upstreams_stream)
+    text = CompletionRequest(prompt="", stream=True, **fields)
+    return lines(serving.completion_stream_generator(text, [], results((0, result)), "id", 0, "model"))
+
+
+@pytest.mark.parametrize("kind", [CHAT, COMPLETION])
 class TestStreams:
-    def check(self, chunks: list[dict[str, Any]], kind: str, wanted: bool) -> None:
-        """The last chunk has the tree, and those before it are the child's, if they were asked for."""
-        *told, last = chunks
+    @pytest.mark.parametrize("wanted", [True, False])
+    def test_the_last_chunk_has_the_tree(self, kind: str, wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Those before it are the child's, if they were asked for."""
+        *told, last = streamed(kind, monkeypatch, Client(), RESULT, stream_children=wanted)
         assert last["choices"][0]["segments"]
-        assert [(chunk["id"], chunk["object"], chunk["child"]["text"]) for chunk in told] == [
-            ("id", kind, "B")
-        ] * wanted
+        chunks = [(chunk["id"], chunk["object"], chunk["child"]["text"]) for chunk in told]
+        assert chunks == [("id", kind, "B")] * wanted
 
-    def test_of_a_chat(self, wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A chat's results come as they are."""
-        monkeypatch.setattr(OpenAIServingChat.__bases__[0], "chat_completion_stream_generator", upstreams_stream)
-        request = ChatCompletionRequest(messages=[], stream=True, stream_children=wanted)
-        serving = serving_of(OpenAIServingChat, Client())
-        made = serving.chat_completion_stream_generator(request, results(RESULT), "id", "model")
-        self.check(lines(made), "chat.completion.chunk", wanted)
-
-    def test_of_a_completion(self, wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A completion's results come with the index of their prompt."""
-        monkeypatch.setattr(OpenAIServingCompletion.__bases__[0], "completion_stream_generator", upstreams_stream)
-        request = CompletionRequest(prompt="", stream=True, stream_children=wanted)
-        serving = serving_of(OpenAIServingCompletion, Client())
-        made = serving.completion_stream_generator(request, [], results((0, RESULT)), "id", 0, "model")
-        self.check(lines(made), "text_completion", wanted)
-
-
-class TestWaits:
-    MANUAL = SpecialKwargs(sync_token_id=5, sync_resume="manual")
-
-    def test_a_chat_says_who_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Without being asked, where sequences may wait."""
-        monkeypatch.setattr(OpenAIServingChat.__bases__[0], "chat_completion_stream_generator", upstreams_stream)
-        serving = serving_of(OpenAIServingChat, Client(self.MANUAL))
-        request = ChatCompletionRequest(messages=[], stream=True)
-        told, _ = lines(serving.chat_completion_stream_generator(request, results(WAITS), "id", "model"))
+    def test_it_says_who_waits(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In an empty choice, without being asked, where sequences may wait."""
+        manual = SpecialKwargs(sync_token_id=5, sync_resume="manual")
+        told, _ = streamed(kind, monkeypatch, Client(manual), WAITS)
         (choice,) = told["choices"]
-        assert (choice["delta"], choice["waiting"]["request_id"]) == ({}, "r")
-
-    def test_a_completion_says_who_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """In an empty choice."""
-        monkeypatch.setattr(OpenAIServingCompletion.__bases__[0], "completion_stream_generator", upstreams_stream)
-        serving = serving_of(OpenAIServingCompletion, Client(self.MANUAL))
-        request = CompletionRequest(prompt="", stream=True)
-        made = serving.completion_stream_generator(request, [], results((0, WAITS)), "id", 0, "model")
-        (choice,) = lines(made)[0]["choices"]
-        assert (choice["text"], choice["waiting"]["request_id"]) == ("", "r")
+        assert choice["waiting"]["request_id"] == "r"
+        assert (choice["delta"] if kind == CHAT else choice["text"]) == ({} if kind == CHAT else "")
 
 
 class TestOutlines:
@@ -191,9 +177,11 @@ class TestOutlines:
         assert asyncio.run(serving._check_model(ChatCompletionRequest(messages=[], model="m"))) is None
 
     def test_a_request_for_one_gets_a_grammar(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Only where outlines are expanded."""
+        """Only where outlines are expanded; another grammar is refused with an error, as any bad request."""
         regexes = [self.created(monkeypatch, hooks, skeleton=True).guided_regex for hooks in (self.HOOKS, None)]
         assert (regexes[0] or "").startswith("(1") and regexes[1] is None
+        error = self.created(monkeypatch, self.HOOKS, skeleton=True, guided_choice=["a"])
+        assert (error.code, "guided_choice is given" in error.message) == (400, True)
 
     @pytest.mark.parametrize(("hooks", "names"), [(HOOKS, ["m", "m:skeleton"]), (None, ["m"])])
     def test_models_have_a_name_that_asks_for_one(self, hooks: SpecialKwargs | None, names: list[str]) -> None:
@@ -202,11 +190,6 @@ class TestOutlines:
         serving.base_model_paths, serving.max_model_len = [BaseModelPath("m", "a-folder")], 8
         serving.lora_requests = serving.prompt_adapter_requests = []
         assert [card.id for card in asyncio.run(serving.show_available_models()).data] == names
-
-    def test_another_grammar_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """With an error, as any bad request."""
-        error = self.created(monkeypatch, self.HOOKS, skeleton=True, guided_choice=["a"])
-        assert (error.code, "guided_choice is given" in error.message) == (400, True)
 
 
 class TestResponses:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of a recorded run in a real browser: which part of the time it shows, and which lanes."""
+"""The page of a recorded run in a real browser: which part of the time and which lanes a gesture shows."""
+
+from collections.abc import Callable
 
 import pytest
 
@@ -8,6 +10,7 @@ from mytests.harness.trace_inputs import chain, forest
 
 pytestmark = pytest.mark.browser
 
+Gesture = Callable[[Opened], None]
 TWENTY_SECONDS = forest([0, 5.5, 11, 16])
 """Four requests, one after another; between each two nothing happens for 1.5 s or 1 s."""
 
@@ -23,6 +26,15 @@ def drag(opened: Opened, start: tuple[float, float], end: tuple[float, float]) -
     opened.page.mouse.up()
 
 
+def turn_wheel(opened: Opened, x: float, y: float, key: str | None = None) -> None:
+    """Turn it while a key is held."""
+    if key:
+        opened.page.keyboard.down(key)
+    opened.page.mouse.wheel(x, y)
+    if key:
+        opened.page.keyboard.up(key)
+
+
 def on_map(opened: Opened, part: float) -> tuple[float, float]:
     """The point of a time in the strip of the whole run."""
     box = opened.page.locator("#map").bounding_box()
@@ -36,9 +48,7 @@ class TestWheel:
         """What is below the pointer stays there; a double click shows the whole run again."""
         opened = open_page(TWENTY_SECONDS)
         opened.page.mouse.move(*opened.place(0, 0.5))
-        opened.page.keyboard.down(key)
-        opened.page.mouse.wheel(0, -1000)
-        opened.page.keyboard.up(key)
+        turn_wheel(opened, 0, -1000, key)
         opened.wait_until("view.to - view.from < 8")
         start, end = (float(time.removesuffix(" s")) for time in opened.shown().split(" to "))
         assert (start + end) / 2 == pytest.approx(10, abs=0.05)
@@ -48,12 +58,10 @@ class TestWheel:
     def test_alone_it_scrolls_lanes(self, open_page: Opener) -> None:
         """The time stays; this holds above the blocks, too."""
         opened = open_page(chain(1000))
-        opened.page.mouse.move(*opened.place(0, 0.5))
-        opened.page.mouse.wheel(0, 240)
-        opened.wait_until("dom.lanes.scrollTop === 240")
-        opened.page.mouse.move(500, 550)
-        opened.page.mouse.wheel(0, 240)
-        opened.wait_until("dom.lanes.scrollTop === 480")
+        for place, scrolled in ((opened.place(0, 0.5), 240), ((500.0, 550.0), 480)):
+            opened.page.mouse.move(*place)
+            turn_wheel(opened, 0, 240)
+            opened.wait_until(f"dom.lanes.scrollTop === {scrolled}")
         assert opened.shown() == "0 s to 100 s"
 
     @pytest.mark.parametrize("key", ["Shift", None])
@@ -63,107 +71,72 @@ class TestWheel:
         opened.page.evaluate("show(40, 50)")
         opened.page.mouse.move(*opened.place(0, 0.5))
         tenth = opened.x_of(0.1) - opened.x_of(0)
-        if key:
-            opened.page.keyboard.down(key)
-        opened.page.mouse.wheel(0 if key else tenth, tenth if key else 0)
+        turn_wheel(opened, 0 if key else tenth, tenth if key else 0, key)
         opened.wait_until("view.from > 40")
         assert opened.shown() == "41 s to 51 s"
         assert opened.page.evaluate("dom.lanes.scrollTop") == 0
 
-
-def test_dragging_moves(open_page: Opener) -> None:
-    """The view moves as far as the pointer does."""
-    opened = open_page(TWENTY_SECONDS)
-    opened.page.evaluate("show(5, 10)")
-    drag(opened, opened.place(0, 0.8), opened.place(0, 0.4))
-    assert opened.shown() == "7 s to 12 s"
-
-
-@pytest.mark.parametrize(
-    ("key", "shown"),
-    [
-        ("+", "6 s to 14 s"),
-        ("-", "3.75 s to 16.25 s"),
-        ("ArrowLeft", "4 s to 14 s"),
-        ("ArrowRight", "6 s to 16 s"),
-        ("0", "0 s to 20 s"),
-        ("a", "5 s to 15 s"),
-    ],
-)
-def test_keys_move_and_zoom(key: str, shown: str, open_page: Opener) -> None:
-    """The view starts as the middle half; other keys are left to the browser."""
-    opened = open_page(TWENTY_SECONDS)
-    opened.page.evaluate("show(5, 15)")
-    opened.page.keyboard.press(key)
-    assert opened.shown() == shown
-
-
-class TestRows:
-    def test_they_are_those_of_sequences_that_are_alive(self, open_page: Opener) -> None:
-        """Lanes follow time: no row is empty, and all are back with the whole run."""
-        opened = open_page(TWENTY_SECONDS)
-        opened.page.evaluate("show(5, 6)")
-        assert opened.rows() == ["cmpl-0001"]
-        opened.page.evaluate("show(6.51, 6.6)")
-        assert opened.rows() == ["cmpl-0001", "cmpl-0001_child_0"]
-        opened.page.evaluate("show(0, 20)")
-        assert len(opened.rows()) == 16
-
-    def test_a_time_without_sequences_has_none(self, open_page: Opener) -> None:
-        """Nothing breaks."""
-        opened = open_page(TWO_WITH_A_PAUSE)
-        opened.page.evaluate("show(5, 6)")
-        assert (opened.rows(), opened.shown(), opened.problems) == ([], "5 s to 6 s", [])
-
-    def test_idle_lanes_can_be_kept(self, open_page: Opener) -> None:
-        """Then every lane has a row at any time."""
-        opened = open_page(TWENTY_SECONDS)
-        opened.page.evaluate("show(5, 6)")
-        opened.page.get_by_label("Keep idle lanes").check()
-        assert len(opened.rows()) == 16
-
-    def test_the_one_at_the_pointer_stays_there(self, open_page: Opener) -> None:
+    def test_the_row_at_the_pointer_stays_there(self, open_page: Opener) -> None:
         """While others fold away above it, it goes on being below the pointer."""
         opened = open_page(forest([number / 2 for number in range(45)]))
         opened.scroll_to_row(72)
         x, y = opened.place(2, 10 / 26)
         before = opened.row_at(y)
         opened.page.mouse.move(x, y)
-        opened.page.keyboard.down("Control")
-        opened.page.mouse.wheel(0, -500)
+        turn_wheel(opened, 0, -500, "Control")
         opened.wait_until("rows.length < lanes.length")
         assert before == opened.row_at(y) == "cmpl-0018_child_1"
 
 
-class TestMap:
-    """It is as wide as the lanes, and shows 20 s."""
+def pressing(key: str) -> Gesture:
+    return lambda opened: opened.page.keyboard.press(key)
 
-    @pytest.mark.parametrize(
-        ("start", "end", "shown"),
-        [
-            (7, 10, "8 s to 13 s"),
-            (10, 12, "5 s to 12 s"),
-            (5, 1, "1 s to 10 s"),
-            (5, 15, "10 s to 15 s"),
-            (12, 18, "12 s to 18 s"),
-            (15, 15, "12.5 s to 17.5 s"),
-            (7, 19, "15 s to 20 s"),
-        ],
-        ids=["moved", "longer", "earlier", "turned-over", "new", "clicked", "to-the-end"],
-    )
-    def test_its_brush_is_the_window(self, start: float, end: float, shown: str, open_page: Opener) -> None:
-        """It is moved, resized, drawn anew, or brought to a click; at first it is from 5 s to 10 s."""
+
+def dragging_map(start: float, end: float) -> Gesture:
+    """From one second to another."""
+    return lambda opened: drag(opened, on_map(opened, start / 20), on_map(opened, end / 20))
+
+
+def dragging_lanes(start: float, end: float) -> Gesture:
+    """Between two parts of what is shown; to the left is later."""
+    return lambda opened: drag(opened, opened.place(0, start), opened.place(0, end))
+
+
+# The view starts as 5 s to 10 s of 20 s; other keys are left to the browser.
+GESTURES: dict[str, tuple[Gesture, str]] = {
+    "+": (pressing("+"), "5.5 s to 9.5 s"),
+    "-": (pressing("-"), "4.375 s to 10.63 s"),
+    "left": (pressing("ArrowLeft"), "4.5 s to 9.5 s"),
+    "right": (pressing("ArrowRight"), "5.5 s to 10.5 s"),
+    "0": (pressing("0"), "0 s to 20 s"),
+    "another key": (pressing("a"), "5 s to 10 s"),
+    "lanes move as far as the pointer does": (dragging_lanes(0.8, 0.4), "7 s to 12 s"),
+    "the brush is moved": (dragging_map(7, 10), "8 s to 13 s"),
+    "the brush is longer": (dragging_map(10, 12), "5 s to 12 s"),
+    "the brush is earlier": (dragging_map(5, 1), "1 s to 10 s"),
+    "the brush is turned over": (dragging_map(5, 15), "10 s to 15 s"),
+    "the brush is drawn anew": (dragging_map(12, 18), "12 s to 18 s"),
+    "the brush comes to a click": (dragging_map(15, 15), "12.5 s to 17.5 s"),
+    "the brush stops at the end": (dragging_map(7, 19), "15 s to 20 s"),
+}
+
+
+class TestGestures:
+    @pytest.fixture
+    def opened(self, open_page: Opener) -> Opened:
         opened = open_page(TWENTY_SECONDS)
         opened.page.evaluate("show(5, 10)")
         opened.settle()
-        drag(opened, on_map(opened, start / 20), on_map(opened, end / 20))
+        return opened
+
+    @pytest.mark.parametrize(("gesture", "shown"), GESTURES.values(), ids=GESTURES)
+    def test_they_move_and_zoom(self, gesture: Gesture, shown: str, opened: Opened) -> None:
+        """Keys, and drags of the lanes and of the brush in the strip of the whole run."""
+        gesture(opened)
         assert opened.shown() == shown
 
-    def test_it_shows_the_window(self, open_page: Opener) -> None:
+    def test_the_map_shows_the_window(self, opened: Opened) -> None:
         """The brush is where the window is, and above it says what it shows."""
-        opened = open_page(TWENTY_SECONDS)
-        opened.page.evaluate("show(5, 10)")
-        opened.settle()
         box = opened.page.locator("#brush").bounding_box()
         assert box is not None
         assert box["x"] + 2 == pytest.approx(opened.x_of(0.25), abs=0.6)
@@ -172,19 +145,26 @@ class TestMap:
 
 
 class TestIdleTime:
+    def test_lanes_without_a_sequence_have_no_row(self, open_page: Opener) -> None:
+        """Rows follow time, unless idle lanes are to be kept."""
+        opened = open_page(TWENTY_SECONDS)
+        for shown, rows in (("5, 6", ["cmpl-0001"]), ("6.51, 6.6", ["cmpl-0001", "cmpl-0001_child_0"])):
+            opened.page.evaluate(f"show({shown})")
+            assert opened.rows() == rows
+        opened.page.get_by_label("Keep idle lanes").check()
+        assert len(opened.rows()) == 16
+
     def test_it_can_be_cut_out(self, open_page: Opener) -> None:
-        """What is left fills the page; the times are still those of the run."""
+        """What is left fills the page; times are still those of the run, and a break says what is missing."""
         opened = open_page(TWO_WITH_A_PAUSE)
+        opened.page.evaluate("show(5, 6)")
+        assert (opened.rows(), opened.shown(), opened.problems) == ([], "5 s to 6 s", [])
+        opened.page.evaluate("show(0, 34)")
         opened.page.get_by_label("Cut out 26 s of idle time").check()
         assert opened.shown() == "0 s to 34 s"
         assert opened.color(*opened.place(0, 0.4)) == opened.color(*opened.place(4, 0.9)) == opened.style("prefill")
         opened.page.mouse.move(*opened.place(4, 0.98))
         assert "decode for 750 ms, 15 tokens, from 33.25 s to 34 s" in opened.tip()
-
-    def test_a_break_says_what_is_missing(self, open_page: Opener) -> None:
-        """It is marked on the axis, too."""
-        opened = open_page(TWO_WITH_A_PAUSE)
-        opened.page.get_by_label("Cut out").check()
         opened.page.mouse.move(*opened.place(5, 0.5))
         assert "26 s of idle time is cut out here" in opened.tip()
         assert opened.page.evaluate("ticks().times.filter((time) => time > 4 && time < 30)") == []
@@ -198,15 +178,10 @@ class TestIdleTime:
         assert opened.rows() == ["cmpl-0001", *(f"cmpl-0001_child_{number}" for number in range(3))]
 
     def test_the_window_stays_where_it_was(self, open_page: Opener) -> None:
-        """When time is cut out, and when it is back."""
+        """When time is cut out, and when it is back; without any there is nothing to cut."""
+        assert open_page(forest([0, 2, 4])).page.get_by_label("No idle time to cut out").is_disabled()
         opened = open_page(TWO_WITH_A_PAUSE)
         opened.page.evaluate("show(31, 33)")
-        opened.page.get_by_label("Cut out").check()
-        assert (opened.shown(), opened.page.evaluate("[view.from, view.to]")) == ("31 s to 33 s", [5, 7])
-        opened.page.get_by_label("Cut out").uncheck()
-        assert (opened.shown(), opened.page.evaluate("[view.from, view.to]")) == ("31 s to 33 s", [31, 33])
-
-    def test_without_any_there_is_nothing_to_cut(self, open_page: Opener) -> None:
-        """The page says so."""
-        opened = open_page(forest([0, 2, 4]))
-        assert opened.page.get_by_label("No idle time to cut out").is_disabled()
+        for is_cut, view in ((True, [5, 7]), (False, [31, 33])):
+            opened.page.get_by_label("Cut out").set_checked(is_cut)
+            assert (opened.shown(), opened.page.evaluate("[view.from, view.to]")) == ("31 s to 33 s", view)

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Upstream's statistics, in which a request with its children counts once."""
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from mytests.harness.surgical import SYNC_HOOKS, SurgicalEngine, plan
+from mytests.harness.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, completed, plan
 from mytests.harness.v0.groups import child_of
+from mytests.harness.v0.scenes import Event, Scene
 from vllm.config import SpecialKwargs
 from vllm.core.scheduler import SchedulerOutputs
 from vllm.engine.tree_stats import (
@@ -20,26 +22,20 @@ from vllm.engine.tree_stats import (
 )
 from vllm.sequence import SequenceStatus
 
-LISTS = (
-    "time_e2e_requests",
-    "time_queue_requests",
-    "time_prefill_requests",
-    "time_decode_requests",
-    "time_inference_requests",
-    "num_prompt_tokens_requests",
-    "num_generation_tokens_requests",
-    "max_num_generation_tokens_requests",
-    "n_requests",
-    "max_tokens_requests",
-    "finished_reason_requests",
-)
-
-
-def counts(engine: SurgicalEngine) -> dict[str, int]:
-    """The numbers of requests, by state."""
-    stats: Any = SimpleNamespace()
-    count_requests(stats, [engine.scheduler])
-    return vars(stats)
+FIGURES = {
+    "time_e2e_requests": 9.0,
+    "time_queue_requests": 2.0,
+    "time_prefill_requests": 3.0,
+    "time_decode_requests": 4.0,
+    "time_inference_requests": 7.0,
+    "num_prompt_tokens_requests": len("prompt"),
+    "num_generation_tokens_requests": 5,
+    "max_num_generation_tokens_requests": 5,
+    "n_requests": 1,
+    "max_tokens_requests": 7,
+    "finished_reason_requests": "stop",
+}
+"""Of a request that arrives at 1 s, is scheduled at 3 s, and samples at 6 s: at 10 s, with its child's three tokens."""
 
 
 def scheduled(engine: SurgicalEngine) -> SchedulerOutputs:
@@ -48,39 +44,35 @@ def scheduled(engine: SurgicalEngine) -> SchedulerOutputs:
     return outputs
 
 
-class TestCounts:
-    def test_a_request_counts_once(self) -> None:
-        """This holds whatever its children do: with one slot its child waits while it runs."""
-        engine = SurgicalEngine(SYNC_HOOKS, max_num_seqs=1)
-        engine.add()
-        engine.add("s")
-        engine.step(plan(r="!", s=""))
-        assert engine.statuses() == {"r": "RUNNING", "r_child_0": "WAITING", "s": "WAITING"}
-        assert counts(engine) == {"num_running_sys": 1, "num_swapped_sys": 0, "num_waiting_sys": 1}
+TWO = dataclasses.replace(HOOKS, children_per_promise=2)
+WAITS: tuple[Event, ...] = (("r", 6), ("s", 6), 1)
 
-    def test_all_schedulers_are_counted(self) -> None:
-        """Pipeline parallelism has several."""
-        engines = [SurgicalEngine(SYNC_HOOKS, max_num_seqs=1) for _ in range(2)]
-        for engine in engines:
-            engine.add()
-            engine.add("s")
-            engine.step({})
+
+@pytest.mark.parametrize(
+    ("hooks", "text", "events", "statuses", "counts"),
+    [
+        pytest.param(SYNC_HOOKS, "!x", (), {}, (0, 0), id="an empty engine has none"),
+        pytest.param(
+            *(SYNC_HOOKS, "!x", WAITS, {"r": "RUNNING", "r_child_0": "WAITING", "s": "WAITING"}, (1, 1)),
+            id="one counts once, though with one slot its child waits",
+        ),
+        pytest.param(
+            *(TWO, "!", (("r", 6), 2), {"r": "BLOCKED", "r_child_0": "RUNNING", "r_child_1": "WAITING"}, (1, 0)),
+            id="one that is BLOCKED runs by its children",
+        ),
+    ],
+)
+def test_requests_are_counted(
+    hooks: SpecialKwargs, text: str, events: tuple[Event, ...], statuses: dict[str, str], counts: tuple[int, int]
+) -> None:
+    """Those that run and that wait, of all schedulers: pipeline parallelism has several."""
+    scenes = [Scene(SurgicalEngine(hooks, max_num_seqs=1), r=text) for _ in range(2)]
+    assert [scene.happen(*events) for scene in scenes] == [statuses] * 2
+    for number in (1, 2):
         stats: Any = SimpleNamespace()
-        count_requests(stats, [engine.scheduler for engine in engines])
-        assert vars(stats) == {"num_running_sys": 2, "num_swapped_sys": 0, "num_waiting_sys": 2}
-
-    def test_it_runs_by_its_children(self) -> None:
-        """It counts as running though it is BLOCKED itself."""
-        engine = SurgicalEngine(SpecialKwargs(promise_token_id=2, children_per_promise=2))
-        engine.add()
-        engine.step(plan(r="!"))
-        engine.step({})
-        assert engine.statuses() == {"r": "BLOCKED", "r_child_0": "RUNNING", "r_child_1": "RUNNING"}
-        assert counts(engine) == {"num_running_sys": 1, "num_swapped_sys": 0, "num_waiting_sys": 0}
-
-    def test_no_request_of_an_empty_engine(self) -> None:
-        """All counts are zero."""
-        assert set(counts(SurgicalEngine()).values()) == {0}
+        count_requests(stats, [scene.engine.scheduler for scene in scenes[:number]])
+        found = (stats.num_running_sys, stats.num_waiting_sys, stats.num_swapped_sys)
+        assert found == (number * counts[0], number * counts[1], 0)
 
 
 class TestEnds:
@@ -127,10 +119,9 @@ class TestEnds:
         assert child.metrics.last_token_time == child.first_seq.branch.spawn_time
         assert vars(stats) == {"time_to_first_tokens_iter": [2.0, 2.0], "time_per_output_tokens_iter": [1.0, 2.0]}
 
-    def test_a_request_that_ends_at_a_join_is_found(self) -> None:
-        """It had ended before its children, and samples nothing in this step."""
+    def test_a_request_that_ends_at_a_join_is_found(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It had ended before its children, and samples nothing in this step; one that never fits is upstream's."""
         engine, found = SurgicalEngine(SYNC_HOOKS), []
-        engine.add()
         schedule = engine.scheduler.schedule
 
         def observed() -> Any:
@@ -138,16 +129,10 @@ class TestEnds:
             found.extend(finished_at_join(result[1]))
             return result
 
-        engine.scheduler.schedule = observed  # type: ignore[method-assign]
-        engine.run(plan(r="!", r_child_0="ABC"))
+        monkeypatch.setattr(engine.scheduler, "schedule", observed)
+        completed(engine, r="!", r_child_0="ABC")
         assert [group.request_id for group in found] == ["r"]
-        engine.assert_empty()
-
-    @pytest.mark.parametrize("prompt", ["x" * 200])
-    def test_one_that_never_fits_is_upstreams(self, prompt: str) -> None:
-        """It has ended without meeting a hook."""
-        engine = SurgicalEngine(SYNC_HOOKS)
-        engine.add(prompt=prompt)
+        engine.add(prompt="x" * 200)
         assert finished_at_join(scheduled(engine)) == []
 
     def test_its_figures_are_added(self) -> None:
@@ -157,10 +142,6 @@ class TestEnds:
         engine.run(plan(r="!", r_child_0="ABC"))
         group.metrics.arrival_time = 1.0
         group.metrics.first_scheduled_time, group.metrics.first_token_time = 3.0, 6.0
-        stats: Any = SimpleNamespace(now=10.0, **{name: [] for name in LISTS})
+        stats: Any = SimpleNamespace(now=10.0, **{name: [] for name in FIGURES})
         add_finished(stats, [group])
-        length = group.first_seq.get_output_len()
-        assert [getattr(stats, name) for name in LISTS] == [
-            *([9.0], [2.0], [3.0], [4.0], [7.0]),
-            *([len("prompt")], [length], [length], [1], [7], ["stop"]),
-        ]
+        assert {name: getattr(stats, name) for name in FIGURES} == {name: [each] for name, each in FIGURES.items()}

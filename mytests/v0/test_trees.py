@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the server adds to upstream's responses, without a server."""
+"""What the server adds to upstream's responses, usage included, without a server."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mytests.harness.served_outputs import DELTA, WAITING, completion, output
-from sequence_hooks.results import Segment, Transcript
+from sequence_hooks.results import Segment, Transcript, TreeTokens
 from sequence_hooks.serving.trees import TreeStream, add_trees
 from sequence_hooks.serving.usage import COUNT_TREE
 from vllm.entrypoints.openai.protocol import (
@@ -51,6 +51,12 @@ def sent(*items: Any, num_samples: int = 1) -> list[Any]:
     return [json.loads(line.removeprefix("data: ")) for line in lines]
 
 
+def as_json(value: Any) -> dict[str, Any]:
+    """A dataclass as a client gets it."""
+    sent: dict[str, Any] = json.loads(json.dumps(asdict(value)))
+    return sent
+
+
 class TestStreams:
     def test_a_stream_without_hooks_is_upstreams(self) -> None:
         """No line is changed."""
@@ -85,24 +91,15 @@ class TestStreams:
         """It is sent though upstream makes no chunk of it, and names the choice that its tree belongs to."""
         (chunk,) = sent((1, output(deltas=(DELTA,))), num_samples=2)
         assert (chunk["id"], chunk["choices"]) == ("cmpl", [])
-        assert chunk["child"] == {
-            "request_id": "r_child_0",
-            "parent_id": "r",
-            "index": 2,
-            "spawn_position": 2,
-            "text": "B",
-            "token_ids": [66],
-            "finish_reason": None,
-            "label": "",
-            "num_ending": 0,
-        }
+        assert {**chunk["child"], "logprobs": None} == {**as_json(DELTA), "index": 2}
+        assert "logprobs" not in chunk["child"]
 
     def test_a_wait_is_a_chunk_with_an_empty_choice(self) -> None:
         """A client that reads the first choice of each chunk finds one."""
         (chunk,) = sent((1, output(waiting=(WAITING,))), num_samples=2)
         (choice,) = chunk["choices"]
         assert (choice["index"], choice["text"], choice["finish_reason"]) == (2, "", None)
-        assert choice["waiting"] == {**asdict(WAITING), "index": 2, "children": ["r_child_0"]}
+        assert choice["waiting"] == {**as_json(WAITING), "index": 2}
 
     @WAYS
     def test_what_upstreams_generator_raises_is_raised(self, way: Way) -> None:
@@ -150,15 +147,27 @@ def test_choices_have_the_trees_of_their_completions() -> None:
     assert second["segments"][0]["origin"] == "sampled"
 
 
-@pytest.mark.parametrize(("streamed", "wanted"), [(True, True), (True, False), (False, True)])
-def test_a_stream_asks_for_its_children(streamed: bool, wanted: bool) -> None:
-    """It asks by ``stream_children``, beside any other extra arguments."""
-    fields: dict[str, Any] = {"stream": streamed, "stream_children": wanted, "vllm_xargs": {"max_children": 2}}
-    chat = ChatCompletionRequest(messages=[], **fields)
-    text = CompletionRequest(prompt="", **fields)
-    for request in (chat, text):
-        extra_args = request.to_sampling_params(8, None, {}).extra_args
-        assert extra_args == ({"max_children": 2} | ({"stream_children": True} if streamed and wanted else {}))
+CONTINUOUS = {"include_usage": True, "continuous_usage_stats": True}
+
+
+@pytest.mark.parametrize(
+    ("fields", "extra_args"),
+    [
+        ({"stream": True, "stream_children": True}, {"stream_children": True}),
+        ({"stream": True, "stream_children": False}, None),
+        ({"stream": False, "stream_children": True}, None),
+        ({"stream": True, "stream_options": {**CONTINUOUS, "continuous_usage_stats": False}}, None),
+        # Running counts cost a walk over the tree with each output.
+        ({"stream": True, "stream_options": CONTINUOUS}, {COUNT_TREE: True}),
+    ],
+)
+def test_a_stream_asks_for_what_it_needs(fields: dict[str, Any], extra_args: dict[str, Any] | None) -> None:
+    """Of its children, or of its usage, beside any other extra arguments."""
+    for beside in ({}, {"max_children": 2}):
+        given: dict[str, Any] = {**fields, "vllm_xargs": beside or None}
+        for request in (ChatCompletionRequest(messages=[], **given), CompletionRequest(prompt="", **given)):
+            expected = {**beside, **(extra_args or {})}
+            assert request.to_sampling_params(8, None, {}).extra_args == (expected or None)
 
 
 def test_batches_are_of_our_requests() -> None:
@@ -167,10 +176,80 @@ def test_batches_are_of_our_requests() -> None:
     assert type(BatchRequestInput(**line).body) is ChatCompletionRequest
 
 
-@pytest.mark.parametrize("continuous", [True, False])
-def test_continuous_usage_asks_for_running_counts(continuous: bool) -> None:
-    """Others do not, since running counts cost a walk over the tree with each output."""
-    options = {"include_usage": True, "continuous_usage_stats": continuous}
-    fields: dict[str, Any] = {"stream": True, "stream_options": options}
-    for request in (ChatCompletionRequest(messages=[], **fields), CompletionRequest(prompt="", **fields)):
-        assert request.to_sampling_params(8, None, {}).extra_args == ({COUNT_TREE: True} if continuous else None)
+TREE = TreeTokens(sampled_below=5, merged=3, inserted=1)
+"""The counts of a completion of 10 tokens, of which it has sampled 6."""
+
+DETAILS = {"sampled_tokens": 11, "merged_tokens": 3, "inserted_tokens": 1}
+
+
+def of_tree(index: int, num_tokens: int, tree: TreeTokens | None) -> CompletionOutput:
+    """A finished completion."""
+    made = completion(index)
+    made.token_ids, made.tree_tokens = [7] * num_tokens, tree
+    return made
+
+
+@pytest.mark.parametrize(
+    ("trees", "details"),
+    [
+        pytest.param([TREE], DETAILS, id="the details stand beside upstream's figures"),
+        pytest.param(
+            [TREE, TREE, None],
+            {"sampled_tokens": 32, "merged_tokens": 6, "inserted_tokens": 2},
+            id="a choice that met no hook has sampled all its tokens",
+        ),
+        pytest.param([None], None, id="without a hook no field is added"),
+    ],
+)
+def test_the_usage_of_a_response(trees: list[TreeTokens | None], details: dict[str, int] | None) -> None:
+    """Upstream's figures do not change, and those of choices add up."""
+    completions = [of_tree(index, 10, tree) for index, tree in enumerate(trees)]
+    choices = [CompletionResponseChoice(index=each.index, text="") for each in completions]
+    total = 10 * len(trees)
+    usage = UsageInfo(prompt_tokens=4, completion_tokens=total, total_tokens=4 + total)
+    response = CompletionResponse(model="m", choices=choices, usage=usage)
+    add_trees(response, completions)
+    told: dict[str, Any] = json.loads(response.model_dump_json())["usage"]
+    assert (told["prompt_tokens"], told["completion_tokens"], told["total_tokens"]) == (4, total, 4 + total)
+    assert told.get("completion_tokens_details") == details
+
+
+def stream_of(*lines: tuple[CompletionOutput, list[int], int | None]) -> list[dict[str, Any] | None]:
+    """The usage in each chunk of a stream; a line has an output, the choices in its chunk, and its usage's tokens."""
+
+    async def outputs() -> AsyncIterator[Any]:
+        for made, _, _ in lines:
+            yield output(made)
+
+    async def upstreams(items: AsyncIterator[Any]) -> Any:
+        for _, indices, num_tokens in lines:
+            await anext(items)
+            usage = None if num_tokens is None else {"completion_tokens": num_tokens}
+            choices = [{"index": index, "finish_reason": None} for index in indices]
+            yield f"data: {json.dumps({'choices': choices, 'usage': usage})}\n\n"
+
+    async def collect() -> list[str]:
+        stream = TreeStream({}, num_samples=2)
+        return [line async for line in stream.of_parent(upstreams(stream.watched(outputs())))]
+
+    return [json.loads(line.removeprefix("data: "))["usage"] for line in asyncio.run(collect())]
+
+
+class TestUsageOfStreams:
+    def test_the_last_chunk_has_the_request(self) -> None:
+        """Its usage is that of all choices."""
+        first, second = of_tree(0, 10, TREE), of_tree(1, 8, None)
+        *others, last = stream_of((first, [0], None), (second, [1], None), (second, [], 18))
+        assert others == [None, None]
+        assert last == {"completion_tokens": 18, "completion_tokens_details": {**DETAILS, "sampled_tokens": 19}}
+
+    def test_continuous_usage_is_of_the_choice_so_far(self) -> None:
+        """It covers the same as upstream's figure beside it."""
+        early = TreeTokens(sampled_below=2, merged=0, inserted=0)
+        told = stream_of((of_tree(0, 1, None), [0], 1), (of_tree(0, 1, early), [0], 2), (of_tree(1, 1, None), [1], 5))
+        details = {"sampled_tokens": 4, "merged_tokens": 0, "inserted_tokens": 0}
+        assert told == [
+            {"completion_tokens": 1},
+            {"completion_tokens": 2, "completion_tokens_details": details},
+            {"completion_tokens": 5},
+        ]
