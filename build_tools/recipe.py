@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from build_tools.errors import SetupError
 from build_tools.extension import SOURCES
 from build_tools.processor import compile_flags, this_processor
-from build_tools.release import CPU_TORCH_VERSION, SDIST, UPSTREAM_VERSION, WHEEL, Artifact, Target
+from build_tools.release import SDIST, UPSTREAM_VERSION, WHEEL, Artifact, Target
 
 
 @dataclass(frozen=True)
@@ -45,25 +45,10 @@ def recipe_for(target: Target) -> Recipe:
         import torch
     except ImportError:
         raise SetupError("there is no torch to compile against: install it first") from None
-    return _compiled_against(torch.__version__)
-
-
-def expected_recipes(target: Target) -> list[Recipe]:
-    """How ``target`` will be built once torch is installed: some indexes give its CPU build a local version.
-
-    Raises:
-        SetupError: there are no kernels for the processor.
-    """
-    if target is Target.CUDA:
-        return [recipe_for(target)]
-    return [_compiled_against(version) for version in (CPU_TORCH_VERSION, f"{CPU_TORCH_VERSION}+cpu")]
-
-
-def _compiled_against(torch_version: str) -> Recipe:
     return Recipe(
         Target.CPU,
         SDIST,
-        torch_version,
+        torch.__version__,
         f"cp{sys.version_info[0]}{sys.version_info[1]}",
         compile_flags(this_processor()),
         SOURCES,

@@ -15,8 +15,6 @@ LOCAL_VERSION = "hooks.2"
 CPU_TORCH_VERSION = "2.13.0"
 CUDA_TORCH_VERSION = "2.7.0"
 SUPPORTED_PYTHONS = ((3, 10), (3, 11), (3, 12))
-PLUGIN_PYTHONS = ((3, 11), (3, 12), (3, 13))
-"""Those that the environment of the plug-in is known to work with; its vLLM has wheels for them."""
 
 
 class Target(str, Enum):

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from mytests.harness.browser import Opened, Opener
     from sequence_hooks.trace.lanes import Picture
 
-pytest_plugins = ["mytests.harness.timing"]
-
 # The tests of one engine cannot be imported in the environment of the other.
 collect_ignore = ["v0", "project"] if IS_V1 else ["v1"]
 

@@ -17,7 +17,7 @@ from mdit_py_plugins.anchors import anchors_plugin
 from msgspec import Struct
 
 from build_tools.configuration_page import PAGE, page
-from build_tools.rest import RELEASES
+from build_tools.releases import SHA256
 from build_tools.site import toctrees
 from mytests.harness.characters import CharTokenizer
 from sequence_hooks.config import SpecialKwargs
@@ -35,7 +35,6 @@ PAGES = [
     *(ROOT / name for name in TOP),
     *sorted(path for top in ("docs", "examples") for path in ROOT.glob(f"{top}/**/*.md")),
 ]
-MAKEFILES = (ROOT / "Makefile", ROOT / "build_tools" / "tests.mk")
 MODULES = [
     path for top in ("vllm", "sequence_hooks") for path in (ROOT / top).rglob("*.py") if "_upstream" not in path.parts
 ]
@@ -44,6 +43,7 @@ FILE = re.compile(
     r"`((?:benchmarks|build_tools|deploy|docs|examples|mytests|requirements|sequence_hooks|vllm)/[\w./-]+)"
 )
 TARGET = re.compile(r"`make ([a-z][a-z-]*)")
+RULE = re.compile(r"^([a-z][a-z -]*?) ?[:=]", flags=re.M)
 RANGE = re.compile(r"\b(0\.\d\d) to (0\.\d\d)\b")
 LIST = re.compile(r"(?:0\.\d\d\.\d, )+0\.\d\d\.\d and 0\.\d\d\.\d")
 TELLING = {"logger.warning", "logger.error", "logger.exception", "_refuse"}
@@ -98,7 +98,7 @@ def test_what_a_page_points_at_exists(page: Path) -> None:
 def test_what_a_page_names_exists(page: Path) -> None:
     """Files and folders by their paths from the root, and targets of make."""
     text = page.read_text()
-    targets = re.findall(r"^([a-z-]+):", "".join(path.read_text() for path in MAKEFILES), flags=re.M)
+    targets = {word for rule in RULE.findall((ROOT / "Makefile").read_text()) for word in rule.split()}
     missing = [f"make {target}" for target in TARGET.findall(text) if target not in targets]
     missing += [name for name in FILE.findall(text) if "_upstream" not in name and not (ROOT / name).exists()]
     assert missing == []
@@ -242,7 +242,8 @@ def test_every_range_of_releases_is_that_of_the_plug_in() -> None:
 
 def test_the_other_releases_are_listed_once() -> None:
     """Those that `make test-releases` runs the tests on, which are all but the installed one."""
-    listed = f"{', '.join(RELEASES[:-1])} and {RELEASES[-1]}"
+    *others, last = SHA256
+    listed = f"{', '.join(others)} and {last}"
     assert found_today(LIST) == {"docs/internals/plugin.md": {listed}}
 
 

@@ -166,6 +166,22 @@ def test_command_line_prints_one_line_for_an_error(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("variable", "line"),
+    [
+        ("PYTHON", "no Python that can be used (one of 3.10 3.11 3.12): none runs"),
+        ("CXX", "no C++ compiler (none does"),
+    ],
+)
+def test_what_a_set_up_lacks_is_one_line(tmp_path: Path, variable: str, line: str) -> None:
+    """It is told before anything is fetched."""
+    command = ["sh", "build_tools/setup.sh", "fork", str(tmp_path / "venv")]
+    environment = os.environ | {variable: "none", "VLLM_TARGET_DEVICE": "cpu"}
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"error: {line}") and result.stderr.count("\n") == 1
+
+
 def test_unsupported_python_is_refused() -> None:
     """The error names the supported versions."""
     with pytest.raises(SetupError, match=r"Python 3.13 is not supported: use one of 3.10, 3.11, 3.12"):

@@ -5,10 +5,6 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from build_tools.paths import provide
-from build_tools.rest import PATHS
-from build_tools.turns import ROOT
-
-TESTS = ROOT / "build_tools" / "tests.mk"
 
 
 def test_a_folder_has_the_entry_points_of_its_runner(tmp_path: Path) -> None:
@@ -26,8 +22,3 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
     """No index is asked for what is missing in it."""
     provide(tmp_path, [tmp_path / "missing.txt"])
     assert list(tmp_path.iterdir()) == []
-
-
-def test_all_paths_are_run() -> None:
-    """By `make test-paths`, and in turn by .ci/run."""
-    assert f"PATHS := {' '.join(PATHS)}" in TESTS.read_text().splitlines()

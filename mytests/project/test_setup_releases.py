@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Other releases of vLLM for the plug-in's tests: Python code that is fetched, with the kernels that are installed."""
 
+import re
 from collections.abc import Callable
 from importlib.metadata import distributions
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from build_tools.cache import BuildCache
 from build_tools.errors import SetupError
+from build_tools.plugin import ROOT
 from build_tools.releases import SHA256, provide, source_of
 from mytests.harness.published_index import cache, leftovers, make_index, use_index
 from sequence_hooks.v1.releases import TESTED
@@ -68,3 +70,5 @@ def test_a_release_without_a_hash_is_refused() -> None:
 def test_each_release_that_is_said_to_be_tested_is() -> None:
     """Nothing but the plug-in's own list says so."""
     assert {".".join(version.split(".")[:2]) for version in SHA256} | {REFERENCE} == set(TESTED)
+    runs = re.findall(r"^ +([\d.]+): RELEASE_UNDER_TEST = \1$", (ROOT / "tox.ini").read_text(), flags=re.M)
+    assert runs == list(SHA256)

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import vllm
-from build_tools.architectures import PAGE, page
-from build_tools.class_graph import Definition
-from build_tools.model_classes import CROSS, KINDS, SPECS, Architecture, Models
+from docs.tools.class_graph import Definition
+from docs.tools.model_classes import CROSS, KINDS, SPECS, Architecture, Models
+from docs.tools.models import PAGE, page
 from mytests.fuzz.architectures import FIELDS, STATES
 from mytests.harness.v1.releases import IS_REFERENCE
 from sequence_hooks.v1.core import kv_groups
@@ -64,7 +64,7 @@ def test_the_page_lists_the_registry() -> None:
 @of_reference
 @pytest.mark.full
 def test_the_page_is_that_of_the_code() -> None:
-    """``python -m build_tools.architectures`` writes it anew."""
+    """``python -m docs.tools.models`` writes it anew."""
     assert PAGE.read_text() == page(FOLDER)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from build_tools.class_graph import ClassGraph, Definition, words_in
+from docs.tools.class_graph import ClassGraph, Definition, words_in
 
 REGISTRY = "vllm.model_executor.models.registry"
 SPECS = "vllm.v1.kv_cache_interface"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes docs/models.md: which architectures of the installed vLLM hooks work with, and what is refused of which.
 
-.venv-plugin/bin/python -m build_tools.architectures
+.venv-plugin/bin/python -m docs.tools.models
 """
 
 import argparse
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from build_tools.model_classes import CHUNK, KINDS, LATENT, WINDOW, Architecture, Models
+from docs.tools.model_classes import CHUNK, KINDS, LATENT, WINDOW, Architecture, Models
 from sequence_hooks.config.refusals import (
     GENERATES,
     NO_ENCODER,
@@ -26,7 +26,7 @@ from sequence_hooks.config.refusals import (
 )
 
 PAGE = Path("docs/models.md")
-TESTS = Path(__file__).parent.parent / "mytests"
+TESTS = Path(__file__).resolve().parent.parent.parent / "mytests"
 WORKS, REFUSED = "work", "are refused"
 _WALKS = "`mytests/v1/test_random_walks.py`"
 _INJECTED = "`mytests/v1/test_injection_on_models.py`"
@@ -160,15 +160,14 @@ def _head(version: str, count: int, drafts: int, counts: Mapping[str, int]) -> s
     return f"""\
 # Models
 
-Which architectures of vLLM {version} sequence hooks work with, on V1. `build_tools/architectures.py` writes this page
+Which architectures of vLLM {version} sequence hooks work with, on V1. `docs/tools/models.py` writes this page
 from the registry and the code of the installed release, and a test compares them
 (`mytests/v1/test_architectures.py`). Of one model, `python -m sequence_hooks check MODEL` says the same before anything
 is loaded.
 
 The registry has {count} architectures, of which {count - drafts} can be served by themselves. Hooks work with
 {counts["work"]} of these, {counts["named"]} are as the language model that their configuration names, and
-{counts["refused"]} are refused when the engine starts, by the message below. `python -m build_tools.recipes FOLDER`
-counts the recipes in the source archive of a release by these classes.
+{counts["refused"]} are refused when the engine starts, by the message below.
 
 - A class says which kinds of layers are in the code of its architectures and in all that it uses. A configuration may
   have fewer of them, and may give a window to all layers of any architecture (`sliding_window`).
@@ -248,7 +247,7 @@ def _version(folder: Path) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the page."""
-    parser = argparse.ArgumentParser(prog="python -m build_tools.architectures", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m docs.tools.models", description=__doc__)
     installed = Path(sysconfig.get_path("purelib")) / "vllm"
     parser.add_argument("--vllm", type=Path, default=installed, help="the package's folder (default: %(default)s)")
     PAGE.write_text(page(parser.parse_args(arguments).vllm))
