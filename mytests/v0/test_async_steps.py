@@ -16,8 +16,8 @@ import pytest
 
 from mytests.harness.async_steps import AsyncEngine, script
 from mytests.harness.handlers import FORK, Seeing, own
-from mytests.harness.v0.variants import SAMPLES, add_samples
 from mytests.harness.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, Sampling, SurgicalEngine, completed, ids
+from mytests.harness.v0.variants import SAMPLES, add_samples
 from sequence_hooks.handlers import TokenEvent
 from vllm.config import SpecialKwargs
 from vllm.inputs import token_inputs

@@ -14,15 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from mytests.harness.kv_copies import ROTARIES, RotaryShape, TinyModel
-from mytests.harness.kv_copies import assert_rotated
+from mytests.harness.kv_copies import ROTARIES, RotaryShape, TinyModel, assert_rotated
 from sequence_hooks.kv.caches import Layer, TokenView, copy_slots
 from vllm.attention import AttentionType
 from vllm.model_executor.layers import rotary_embedding
 from vllm.worker import kv_copier
 from vllm.worker.hook_workers import hook_worker_for
-from vllm.worker.kv_copier import KVCopier
-from vllm.worker.rotary import _SUPPORTED, check_rotary
+from vllm.worker.kv_copier import _SUPPORTED, KVCopier, check_rotary
 
 pytestmark = pytest.mark.floats
 

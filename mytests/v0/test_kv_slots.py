@@ -8,8 +8,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mytests.harness.kv_copies import NUM_POSITIONS, ROTARIES, RotaryShape, TinyModel
-from mytests.harness.kv_copies import ROUNDING, assert_rotated, lengths_of_pairs, rounding_of
+from mytests.harness.kv_copies import (
+    NUM_POSITIONS,
+    ROTARIES,
+    ROUNDING,
+    RotaryShape,
+    TinyModel,
+    assert_rotated,
+    lengths_of_pairs,
+    rounding_of,
+)
 from sequence_hooks.kv.rotary import Rotation
 from vllm.attention.ops.ipex_attn import PagedAttention
 from vllm.worker.kv_slots import open_cache

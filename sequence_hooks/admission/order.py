@@ -216,19 +216,16 @@ class AdmissionOrder(Generic[T]):
         return self.num_rows_each < maxsize
 
     def _begin_again(self, branch: Branch[Any] | None, item: T) -> Share[T]:
+        """The share of a sequence that is queued, and if it ran until now, has to begin again."""
         share = self._share_of(branch, item)
-        self._stop_again(share, item)
+        if item in share.running:
+            share.num_in_turn -= share.running[item]
+            self.stop(item)
         return share
 
     def _note_waiting(self, share: Share[T], item: T) -> None:
         self._waits_in[item] = share
         self._enter(share)
-
-    def _stop_again(self, share: Share[T], item: T) -> None:
-        """Note that a sequence no longer runs, and has to begin again."""
-        if item in share.running:
-            share.num_in_turn -= share.running[item]
-            self.stop(item)
 
     def _share_of(self, branch: Branch[Any] | None, item: T) -> Share[T]:
         root = item if branch is None else branch.root

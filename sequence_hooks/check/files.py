@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from sequence_hooks.check.layers import Layers
-from sequence_hooks.handlers.triggers import Decoder
+from sequence_hooks.text.encoding import Tokenizer
 
 
 @dataclass(frozen=True)
 class ModelFiles:
     """A model, without its weights."""
 
-    tokenizer: Decoder
+    tokenizer: Tokenizer
     vocab_size: int
     """Rows of its output; a tokenizer may have fewer tokens."""
 

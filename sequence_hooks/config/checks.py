@@ -24,19 +24,6 @@ def check_choice(owner: object, name: str, choices: tuple[str, ...]) -> None:
         raise_for_field(owner, name, "use " + " or ".join(repr(choice) for choice in choices))
 
 
-def check_at_least(owner: object, name: str, least: int) -> None:
-    """Require the field to be an integer of at least ``least``."""
-    value = getattr(owner, name)
-    if type(value) is not int or value < least:
-        raise_for_field(owner, name, f"use an integer of at least {least}")
-
-
-def check_switch(owner: object, name: str) -> None:
-    """Require the field to be True or False."""
-    if not isinstance(getattr(owner, name), bool):
-        raise_for_field(owner, name, "use True or False")
-
-
 def check_label(owner: object, name: str) -> None:
     """Require the field to be a string of at most `MAX_LABEL` characters."""
     value = getattr(owner, name)

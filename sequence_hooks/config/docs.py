@@ -10,8 +10,7 @@ from functools import cache
 from typing import get_args
 
 from sequence_hooks.config import choices
-from sequence_hooks.config.special_kwargs import SpecialKwargs
-from sequence_hooks.config.tree_limits import TreeLimits
+from sequence_hooks.config.special_kwargs import SpecialKwargs, TreeLimits
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from sequence_hooks.config.checks import check_at_least, check_choice, check_switch, raise_for_field
+from sequence_hooks.config.checks import check_choice, raise_for_field
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,9 @@ class AtLeast:
     value: int
 
     def check(self, owner: object, name: str, default: object) -> None:
-        check_at_least(owner, name, self.value)
+        value = getattr(owner, name)
+        if type(value) is not int or value < self.value:
+            raise_for_field(owner, name, f"use an integer of at least {self.value}")
 
 
 @dataclass(frozen=True)
@@ -37,9 +39,9 @@ def check_field(owner: object, field: dataclasses.Field[Any]) -> None:
     value = getattr(owner, field.name)
     if value is None and type(None) in get_args(kind):
         return
-    if kind is bool:
-        check_switch(owner, field.name)
-    elif get_origin(kind) is Literal:
+    if kind is bool and not isinstance(value, bool):
+        raise_for_field(owner, field.name, "use True or False")
+    if get_origin(kind) is Literal:
         check_choice(owner, field.name, get_args(kind))
     for rule in rules:
         rule.check(owner, field.name, field.default)

@@ -12,8 +12,7 @@ from typing import Any, Literal
 
 from sequence_hooks.config.field_rules import least_of
 from sequence_hooks.config.misspellings import near_name
-from sequence_hooks.config.special_kwargs import SpecialKwargs
-from sequence_hooks.config.tree_limits import TreeLimits
+from sequence_hooks.config.special_kwargs import SpecialKwargs, TreeLimits
 from sequence_hooks.text.messages import abbreviated
 
 _MAX_NAMES = 100

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`SpecialKwargs`: which tokens are hooks, and what they do."""
+"""`SpecialKwargs`: which tokens are hooks, what they do, and how far a tree may grow."""
 
 import dataclasses
 import json
@@ -22,7 +22,6 @@ from sequence_hooks.config.field_rules import AtLeast, OnlyIf
 from sequence_hooks.config.misspellings import unknown_names
 from sequence_hooks.config.notations import with_protocol
 from sequence_hooks.config.outline_prompt import HANDLER
-from sequence_hooks.config.tree_limits import TreeLimits
 
 K = TypeVar("K", bound="SpecialKwargs")
 
@@ -39,6 +38,29 @@ class _WithProtocol(type):
     def __call__(cls, *args: Any, **given: Any) -> Any:
         _check_names(cls, given)
         return super().__call__(*args, **with_protocol(given))
+
+
+@dataclass(frozen=True)
+class TreeLimits:
+    """The limits of one request's tree, which a request may tighten; with ``n > 1``, of each sample's tree."""
+
+    max_child_depth: Annotated[int, AtLeast(0)] = 1
+    """A promise sampled at this depth (a request's own sequence has depth 0) is an ordinary token."""
+
+    max_children: Annotated[int, AtLeast(1)] = 16
+    """The maximum number of unfinished children of a parent; a promise that would exceed it is an ordinary token."""
+
+    max_running_children: Annotated[int | None, AtLeast(1)] = None
+    """The maximum number of children, at all depths of one tree, that are admitted at once. The others wait in spawn
+    order, while the request's own sequence continues. BLOCKED children do not count. None sets no limit."""
+
+    max_tree_tokens: Annotated[int | None, AtLeast(1)] = None
+    """Tokens that the sequences of a tree may sample in total (with n > 1 each sample has its own tree). Once they are
+    used up, all of its sequences end with ``length``, are joined with what there is, and the request ends."""
+
+    max_tree_sequences: Annotated[int | None, AtLeast(1)] = 256
+    """The maximum number of sequences that a tree ever has, its request's own included; a promise that would exceed it
+    is an ordinary token."""
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,6 @@ from sequence_hooks.text.encoding import Tokenizer
 from sequence_hooks.text.messages import abbreviated
 from sequence_hooks.text.spelling import can_spell
 
-Decoder = Tokenizer
-"""What triggers that are texts need from a tokenizer."""
-
 
 @dataclass(frozen=True)
 class TriggerMatch:
@@ -41,14 +38,14 @@ class Triggers:
         tokenizer: Read only if a text is given.
     """
 
-    def __init__(self, handlers: Mapping[int | str, TokenHandler], tokenizer: Decoder | None) -> None:
+    def __init__(self, handlers: Mapping[int | str, TokenHandler], tokenizer: Tokenizer | None) -> None:
         self.by_id = {key: handler for key, handler in handlers.items() if isinstance(key, int)}
         self._texts = _Texts({key: each for key, each in handlers.items() if isinstance(key, str)}, tokenizer)
         self.candidates: Set[int] = self.by_id.keys() | self._texts.candidates
         """The only tokens that can fire a hook."""
 
     @classmethod
-    def of(cls, special_kwargs: SpecialKwargs, tokenizer: Decoder | None) -> "Triggers":
+    def of(cls, special_kwargs: SpecialKwargs, tokenizer: Tokenizer | None) -> "Triggers":
         """The configured hooks; raises a `ValueError` if a handler cannot be made, or a text never be sampled."""
         return cls(make_handlers(special_kwargs, tokenizer), tokenizer)
 
@@ -69,7 +66,7 @@ class Triggers:
 class _Texts:
     """The hooks whose triggers are texts."""
 
-    def __init__(self, handlers: Mapping[str, TokenHandler], tokenizer: Decoder | None) -> None:
+    def __init__(self, handlers: Mapping[str, TokenHandler], tokenizer: Tokenizer | None) -> None:
         self._handlers = handlers
         self.candidates: Set[int] = set()
         # Each token but those of a prompt has a byte of the text at least.
@@ -110,7 +107,7 @@ class _Texts:
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=False).rstrip("\ufffd")
 
 
-def _check_spelling(text: str, tokenizer: Decoder) -> None:
+def _check_spelling(text: str, tokenizer: Tokenizer) -> None:
     vocabulary = tokenizer.get_vocab()
     unknown = [character for character in text if not _tokens_with({character}, vocabulary)]
     if unknown:

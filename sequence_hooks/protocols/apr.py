@@ -39,11 +39,10 @@ from collections.abc import Sequence
 
 from sequence_hooks.config.notations import Notation
 from sequence_hooks.handlers import Actions, Merged, Piece, Spawn, TokenEvent
-from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.guard import Guard
 from sequence_hooks.protocols.tags import start_of
 from sequence_hooks.results import ChildOutput
-from sequence_hooks.text.encoding import ids_of, prefix_ids_of
+from sequence_hooks.text.encoding import Tokenizer, ids_of, prefix_ids_of
 
 NOTATION = Notation(
     fields={
@@ -67,7 +66,7 @@ _GOAL = "Goal Reached"
 class SubSearches:
     """Spawns a child for each call of a sub-search whose node the text has, and replaces the calls by results."""
 
-    def __init__(self, tokenizer: Decoder) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         bos = getattr(tokenizer, "bos_token_id", None)
         self._begin = () if bos is None else (bos, bos)
@@ -118,11 +117,9 @@ def path_to_goal(text: str) -> str | None:
     return None if found < 0 else text[found + len(_GOAL) :].strip()
 
 
-def handler(tokenizer: Decoder) -> SubSearches:
-    """Spawns a child for each sub-search."""
-    return SubSearches(tokenizer)
+handler = SubSearches
 
 
-def guard(tokenizer: Decoder) -> Guard:
+def guard(tokenizer: Tokenizer) -> Guard:
     """Has a search call sub-searches where it would invent their results."""
     return Guard(tokenizer, _RESULTS, _CALLS)

@@ -30,10 +30,9 @@ from typing import Any
 
 from sequence_hooks.config.notations import Notation
 from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent
-from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.tags import ending_with, text_since
 from sequence_hooks.results import ChildOutput
-from sequence_hooks.text.encoding import prefix_ids_of
+from sequence_hooks.text.encoding import Tokenizer, prefix_ids_of
 from sequence_hooks.tree.ids import child_id
 
 NOTATION = Notation(
@@ -54,7 +53,7 @@ _MAX_LABELS = 65_536
 class Organizer:
     """Spawns a worker where a fork ends, and waits for one at its join. Other tags that end alike are text."""
 
-    def __init__(self, tokenizer: Decoder) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._child_params = ending_with("</RETURN>", tokenizer)
         self._labels: OrderedDict[str, str] = OrderedDict()
@@ -111,6 +110,4 @@ class Organizer:
         return self._tokenizer.decode(token_ids, skip_special_tokens=False)
 
 
-def handler(tokenizer: Decoder) -> Organizer:
-    """Forks and joins workers."""
-    return Organizer(tokenizer)
+handler = Organizer

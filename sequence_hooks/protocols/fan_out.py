@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sequence_hooks.handlers import Actions, Merged, Piece, PrefixOf, Spawn, TokenEvent
-from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.tags import closing, ending_with, text_since
 from sequence_hooks.results import ChildOutput
-from sequence_hooks.text.encoding import prefix_ids_of
+from sequence_hooks.text.encoding import Tokenizer, prefix_ids_of
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class FanOut:
         after: Follows the last child's closing tag; the parent continues after it.
     """
 
-    def __init__(self, tokenizer: Decoder, tags: Tags, after: str) -> None:
+    def __init__(self, tokenizer: Tokenizer, tags: Tags, after: str) -> None:
         self._tokenizer = tokenizer
         self._tags = tags
         self._after = after
@@ -57,9 +56,7 @@ class FanOut:
 
     def join(self, children: Sequence[ChildOutput]) -> Merged:
         """Each child's whole text, with its tags and its number, then what its parent continues after."""
-        merged: list[Piece] = []
-        for child in children:
-            merged += [PrefixOf(child), child, *self._closing(child)]
+        merged = [piece for child in children for piece in (PrefixOf(child), child, *self._closing(child))]
         return [*merged, self._after]
 
     def _closing(self, child: ChildOutput) -> list[Piece]:

@@ -12,10 +12,9 @@ do so, clients stop at the text and write another one.
 from collections.abc import Sequence
 
 from sequence_hooks.handlers import Actions, Merged, TokenEvent
-from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.tags import start_of
 from sequence_hooks.results import ChildOutput
-from sequence_hooks.text.encoding import prefix_ids_of
+from sequence_hooks.text.encoding import Tokenizer, prefix_ids_of
 
 
 class Guard:
@@ -24,7 +23,7 @@ class Guard:
     What the token that completes it has after it is replaced, too.
     """
 
-    def __init__(self, tokenizer: Decoder, wrong: str, right: str) -> None:
+    def __init__(self, tokenizer: Tokenizer, wrong: str, right: str) -> None:
         self._tokenizer = tokenizer
         self._wrong, self._right = wrong, right
 

@@ -21,7 +21,7 @@ Not confirmed: the source of its vLLM fork, and how many branches it allows in a
 from collections.abc import Sequence
 
 from sequence_hooks.config.notations import Notation
-from sequence_hooks.handlers import Merged, Piece, PrefixOf
+from sequence_hooks.handlers import Merged, PrefixOf
 from sequence_hooks.results import ChildOutput
 
 NOTATION = Notation(
@@ -43,7 +43,4 @@ NOTATION = Notation(
 
 def join(children: Sequence[ChildOutput]) -> Merged:
     """Each result after what its child began with."""
-    merged: list[Piece] = []
-    for child in children:
-        merged += [PrefixOf(child), child]
-    return merged
+    return [piece for child in children for piece in (PrefixOf(child), child)]

@@ -19,8 +19,8 @@ Not confirmed: the tokenizer of the published checkpoint.
 """
 
 from sequence_hooks.config.notations import Notation
-from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.fan_out import FanOut, Tags
+from sequence_hooks.text.encoding import Tokenizer
 
 NOTATION = Notation(
     fields={
@@ -38,6 +38,6 @@ NOTATION = Notation(
 TAGS = Tags("<Goal>", "<Outline>", "</Goal>", "<Path>", "</Path>")
 
 
-def handler(tokenizer: Decoder) -> FanOut:
+def handler(tokenizer: Tokenizer) -> FanOut:
     """Fans out a child for each ``<Outline>``."""
     return FanOut(tokenizer, TAGS, after="\n<Conclusion>\n")

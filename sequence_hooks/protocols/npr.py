@@ -25,8 +25,8 @@ Not confirmed: the ids of the tokens, and a sample of the training data with its
 """
 
 from sequence_hooks.config.notations import Notation
-from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.fan_out import FanOut, Tags
+from sequence_hooks.text.encoding import Tokenizer
 
 NOTATION = Notation(
     fields={
@@ -44,6 +44,6 @@ NOTATION = Notation(
 TAGS = Tags("<guideline>", "<plan>", "</guideline>", "<step>", "</step>")
 
 
-def handler(tokenizer: Decoder) -> FanOut:
+def handler(tokenizer: Tokenizer) -> FanOut:
     """Fans out a child for each ``<plan>``."""
     return FanOut(tokenizer, TAGS, after="\n<takeaway>\n")

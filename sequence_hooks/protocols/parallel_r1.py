@@ -18,7 +18,7 @@ Not confirmed: which of its checkpoints are public.
 from collections.abc import Sequence
 
 from sequence_hooks.config.notations import Notation
-from sequence_hooks.handlers import Merged, Piece, PrefixOf
+from sequence_hooks.handlers import Merged, PrefixOf
 from sequence_hooks.results import ChildOutput
 
 NOTATION = Notation(
@@ -38,7 +38,5 @@ NOTATION = Notation(
 
 def join(children: Sequence[ChildOutput]) -> Merged:
     """All paths with their tags, then what their parent sums them up after."""
-    merged: list[Piece] = []
-    for child in children:
-        merged += [PrefixOf(child), child, "</Path>"]
-    return [*merged, "</Parallel>\n<Summary>"]
+    paths = [piece for child in children for piece in (PrefixOf(child), child, "</Path>")]
+    return [*paths, "</Parallel>\n<Summary>"]

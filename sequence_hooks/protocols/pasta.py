@@ -18,11 +18,10 @@ import re
 from collections.abc import Sequence
 
 from sequence_hooks.config.notations import Notation
-from sequence_hooks.handlers import Actions, Merged, Piece, PrefixOf, Spawn, TokenEvent
-from sequence_hooks.handlers.triggers import Decoder
+from sequence_hooks.handlers import Actions, Merged, PrefixOf, Spawn, TokenEvent
 from sequence_hooks.protocols.tags import closing, ending_with, text_since
 from sequence_hooks.results import ChildOutput
-from sequence_hooks.text.encoding import prefix_ids_of
+from sequence_hooks.text.encoding import Tokenizer, prefix_ids_of
 
 NOTATION = Notation(
     fields={
@@ -42,7 +41,7 @@ _MAX_TAG = 256
 class Promise:
     """Spawns a chunk where a tag ends that is a promise. Other tags that end alike are text."""
 
-    def __init__(self, tokenizer: Decoder) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         spawn = Spawn(prefix_ids_of("<async>", tokenizer), ending_with("</async>", tokenizer))
         self._actions = Actions((spawn,))
@@ -57,12 +56,8 @@ class Promise:
 
     def join(self, children: Sequence[ChildOutput]) -> Merged:
         """Each chunk with its tags: the opening one was the child's prefix, the closing one ended it."""
-        merged: list[Piece] = []
-        for child in children:
-            merged += [PrefixOf(child), child, *closing(child, "</async>", "</async>", self._tokenizer)]
-        return merged
+        closed = ((child, closing(child, "</async>", "</async>", self._tokenizer)) for child in children)
+        return [piece for child, ending in closed for piece in (PrefixOf(child), child, *ending)]
 
 
-def handler(tokenizer: Decoder) -> Promise:
-    """Spawns a child for each promise."""
-    return Promise(tokenizer)
+handler = Promise

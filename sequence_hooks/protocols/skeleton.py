@@ -27,7 +27,6 @@ from typing import Any
 from sequence_hooks.config.notations import Notation
 from sequence_hooks.config.outline_prompt import HANDLER, TRIGGER
 from sequence_hooks.handlers import Actions, Merged, Piece, Spawn, TokenEvent
-from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.chat_turns import turn_of
 from sequence_hooks.protocols.outlines import (
     MAX_CHARACTERS,
@@ -40,7 +39,7 @@ from sequence_hooks.protocols.outlines import (
     tokens_per_point,
 )
 from sequence_hooks.results import ChildOutput
-from sequence_hooks.text.encoding import prefix_ids_of
+from sequence_hooks.text.encoding import Tokenizer, prefix_ids_of
 
 _BESIDE_A_POINT = ["\n\n", TRIGGER, *(f"\n{number}." for number in range(1, 11))]
 """What ends the expansion of a point: an empty line, the mark of an outline, or another point."""
@@ -66,7 +65,7 @@ _QUESTION = "Explain point {} in two or three sentences, and no other point."
 class Skeleton:
     """Spawns a child for each point of an outline, and replaces the outline by what they have written."""
 
-    def __init__(self, tokenizer: Decoder) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._turn = turn_of(tokenizer)
         added: Any = getattr(tokenizer, "get_added_vocab", dict)()
@@ -138,6 +137,4 @@ class Skeleton:
         return self._tokenizer.decode(token_ids, skip_special_tokens=False)
 
 
-def handler(tokenizer: Decoder) -> Skeleton:
-    """Expands the points of an outline side by side."""
-    return Skeleton(tokenizer)
+handler = Skeleton

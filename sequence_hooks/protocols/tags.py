@@ -7,21 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from sequence_hooks.handlers import Piece
-from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.results import ChildOutput
-from sequence_hooks.text.encoding import single_token
+from sequence_hooks.text.encoding import Tokenizer, single_token
 
 _FIRST_READ = 256
 """Tokens that are decoded at first to find the last occurrence of a tag."""
 
 
-def ending_with(tag: str, tokenizer: Decoder) -> dict[str, Any]:
+def ending_with(tag: str, tokenizer: Tokenizer) -> dict[str, Any]:
     """The sampling parameters of a child that ends at ``tag``: at the token that it is, or at its text."""
     token_id = single_token(tag, tokenizer)
     return {"stop": [tag]} if token_id is None else {"stop_token_ids": [token_id]}
 
 
-def closing(child: ChildOutput, tag: str, unfinished: str, tokenizer: Decoder) -> list[Piece]:
+def closing(child: ChildOutput, tag: str, unfinished: str, tokenizer: Tokenizer) -> list[Piece]:
     """What follows the result of a ``child`` that ends at ``tag``.
 
     If it ended there, that is what its result lacks of the tag, as it was sampled: a token may have the text before the
@@ -37,7 +36,7 @@ def closing(child: ChildOutput, tag: str, unfinished: str, tokenizer: Decoder) -
     return [*child.token_ids[num_result:]] if text.endswith(tag) and not child.failed else [unfinished]
 
 
-def text_since(tag: str, context: Sequence[int], tokenizer: Decoder) -> str | None:
+def text_since(tag: str, context: Sequence[int], tokenizer: Tokenizer) -> str | None:
     """The text after the last ``tag`` in the text of ``context``; None if there is none."""
     window = _window_with(tag, context, tokenizer)
     return None if window is None else _text(window, tokenizer).rpartition(tag)[2]
@@ -54,7 +53,7 @@ class Start:
     """What that token has before it."""
 
 
-def start_of(tag: str, token_ids: Sequence[int], tokenizer: Decoder) -> Start | None:
+def start_of(tag: str, token_ids: Sequence[int], tokenizer: Tokenizer) -> Start | None:
     """Where the last ``tag`` in the text of tokens begins; None if there is none."""
     window = _window_with(tag, token_ids, tokenizer)
     if window is None:
@@ -68,7 +67,7 @@ def start_of(tag: str, token_ids: Sequence[int], tokenizer: Decoder) -> Start | 
     return Start(len(token_ids) - len(window) + first, text[len(known) :])
 
 
-def _window_with(tag: str, context: Sequence[int], tokenizer: Decoder) -> list[int] | None:
+def _window_with(tag: str, context: Sequence[int], tokenizer: Tokenizer) -> list[int] | None:
     """The last tokens of ``context``, in whose text is a ``tag``; None if there is none.
 
     Reads no more of the context than it has to, in steps.
@@ -81,5 +80,5 @@ def _window_with(tag: str, context: Sequence[int], tokenizer: Decoder) -> list[i
     return list(context[-num_read:])
 
 
-def _text(token_ids: Sequence[int], tokenizer: Decoder) -> str:
+def _text(token_ids: Sequence[int], tokenizer: Tokenizer) -> str:
     return tokenizer.decode(list(token_ids), skip_special_tokens=False)

@@ -26,10 +26,9 @@ from collections.abc import Sequence
 
 from sequence_hooks.config.notations import Notation
 from sequence_hooks.handlers import Merged, Piece
-from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.fan_out import FanOut, Tags
 from sequence_hooks.results import ChildOutput
-from sequence_hooks.text.encoding import prefix_ids_of
+from sequence_hooks.text.encoding import Tokenizer, prefix_ids_of
 
 NOTATION = Notation(
     fields={
@@ -57,6 +56,6 @@ class Threads(FanOut):
         return [*merged, self._after]
 
 
-def handler(tokenizer: Decoder) -> Threads:
+def handler(tokenizer: Tokenizer) -> Threads:
     """Fans out a child for each ``<Outline>``."""
     return Threads(tokenizer, TAGS, after="\n")

@@ -4,16 +4,14 @@
 from collections.abc import Collection
 from typing import Protocol
 
+from sequence_hooks.text.continuing import Continuer
+
 _PART = "\ufffd"
 """What a token decodes to that has a part of a character."""
 
 
-class _Speller(Protocol):
+class _Speller(Continuer, Protocol):
     def get_vocab(self) -> dict[str, int]: ...
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
-
-    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str: ...
 
 
 def can_spell(text: str, tokenizer: _Speller) -> bool:

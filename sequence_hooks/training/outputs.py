@@ -10,36 +10,13 @@ from sequence_hooks.training.token_tree import TokenTree
 from sequence_hooks.tree.replacement import replaced_ranges
 
 
-class OwnContext(Protocol):
-    """A completion's context after the prompt."""
-
-    @property
-    def token_ids(self) -> Sequence[int]: ...
-
-    @property
-    def segments(self) -> tuple[Segment, ...]: ...
-
-    @property
-    def logprobs(self) -> Any:
-        """For each token a mapping that has its entry, whose ``logprob`` is read; or None."""
-
-
-class Completion(OwnContext, Protocol):
-    """The fields of either engine's ``CompletionOutput`` that are read here."""
-
-    index: int
-    sampled: OwnContext | None
-    children: tuple[ChildOutput, ...]
-    joins: tuple[Join, ...]
-
-
 class FinishedOutput(Protocol):
     """The fields of either engine's ``RequestOutput`` that are read here."""
 
     request_id: str
     prompt_token_ids: list[int] | None
     outputs: list[Any]
-    """Each is a `Completion`."""
+    """Each is a ``CompletionOutput`` of that engine."""
 
     finished: bool
 
@@ -63,9 +40,9 @@ def token_trees(output: FinishedOutput) -> list[TokenTree]:
     return [_of_completion(f"{name}/{each.index}", prompt, each) for each in output.outputs]
 
 
-def _of_completion(name: str, prompt: tuple[int, ...], completion: Completion) -> TokenTree:
+def _of_completion(name: str, prompt: tuple[int, ...], completion: Any) -> TokenTree:
     # Where results of detached children stand in the output, ``sampled`` is what it had as its context.
-    own: OwnContext = completion if completion.sampled is None else completion.sampled
+    own = completion if completion.sampled is None else completion.sampled
     token_ids = tuple(own.token_ids)
     return TokenTree(
         name=name,

@@ -108,18 +108,7 @@ def encoded(tree: TextTree, encode: Encode, continued: Encode | None = None) -> 
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise ValueError(f"two sequences are named {twice[0]!r}")
-    return _encoded(tree, _Encoders(encode, continued or encode), 0)
-
-
-@dataclass(frozen=True)
-class _Encoders:
-    begin: Encode
-    """Encodes what a context begins with."""
-
-    go_on: Encode
-
-    def __call__(self, text: str) -> Sequence[int]:
-        return self.go_on(text)
+    return _encoded(tree, encode, continued or encode, 0)
 
 
 def _names(tree: TextTree) -> Iterator[str]:
@@ -129,18 +118,18 @@ def _names(tree: TextTree) -> Iterator[str]:
             yield from _names(piece.child)
 
 
-def _encoded(tree: TextTree, encode: _Encoders, num_parent: int) -> TokenTree:
+def _encoded(tree: TextTree, begin: Encode, encode: Encode, num_parent: int) -> TokenTree:
     num_shared = num_parent if tree.sees_parent else 0
-    encode_prompt = encode if num_shared else encode.begin
-    prompt, writer = tuple(encode_prompt(tree.prompt)), _Writer(tree.name)
+    prompt, writer = tuple((encode if num_shared else begin)(tree.prompt)), _Writer(tree.name)
     for piece in _joined(tree.output, encode):
         if isinstance(piece, Fork):
             num_context = num_shared + len(prompt) + len(writer.token_ids)
-            writer.children[piece.child.name] = _encoded(piece.child, encode, num_context)
+            writer.children[piece.child.name] = _encoded(piece.child, begin, encode, num_context)
         elif isinstance(piece, ResultOf):
-            writer.write_result(piece.child)
+            child = writer.child(piece.child, "result")
+            writer.write([child.output_token_ids[position] for position in child.result], "merged", child.name)
         elif isinstance(piece, PrefixOf):
-            writer.write_prefix(piece.child)
+            writer.write(writer.child(piece.child, "prefix").prompt_token_ids, "inserted", piece.child)
         elif isinstance(piece, _InsertedIds):
             writer.write(piece.token_ids, "inserted")
         else:
@@ -182,14 +171,7 @@ class _Writer:
         if in_result:
             self._result += range(start, end)
 
-    def write_result(self, name: str) -> None:
-        child = self._child(name, "result")
-        self.write([child.output_token_ids[position] for position in child.result], "merged", name)
-
-    def write_prefix(self, name: str) -> None:
-        self.write(self._child(name, "prefix").prompt_token_ids, "inserted", name)
-
-    def _child(self, name: str, what: str) -> TokenTree:
+    def child(self, name: str, what: str) -> TokenTree:
         if name not in self.children:
             raise ValueError(f"{self._name} has no child {name!r} before its {what}; it has {list(self.children)}")
         return self.children[name]

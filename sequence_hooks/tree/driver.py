@@ -36,7 +36,7 @@ from sequence_hooks.tree.events import TreeObserver
 from sequence_hooks.tree.injection_plan import Context, InjectedKV, plan_injection
 from sequence_hooks.tree.log import HookLog
 from sequence_hooks.tree.manager import DependencyManager
-from sequence_hooks.tree.merge import Encode, Span
+from sequence_hooks.tree.merge import Encode
 from sequence_hooks.tree.port import E, SchedulerPort, SequencePort
 from sequence_hooks.tree.positions import Positions, overlapping
 from sequence_hooks.tree.resume import checked_ids
@@ -159,9 +159,12 @@ class ForkJoinDriver(Generic[E]):
         children = [self.trees.spawn(branch, spec, decision.handler, sequence) for (spec, _), sequence in planned]
         if children:
             self._scheduler.enqueue_children(branch, children)
-        if decision.waits_for is None:
+        wait = decision.waits_for
+        if wait is None:
             return False
-        self.trees.block(branch, self._with_default(decision.waits_for), decision.replacement)
+        if wait.join_when is None:
+            wait = structs.replace(wait, join_when=self._special_kwargs.join_when)
+        self.trees.block(branch, wait, decision.replacement)
         self._scheduler.block_sequence(branch)
         return True
 
@@ -276,10 +279,6 @@ class ForkJoinDriver(Generic[E]):
             if not child.is_cancelled:
                 self.trees.cancel(child)
 
-    def _with_default(self, wait: Wait) -> Wait:
-        """A handler's ``wait``, with the configured ``join_when`` if it has none."""
-        return wait if wait.join_when is not None else structs.replace(wait, join_when=self._special_kwargs.join_when)
-
     def _positions(self, branch: Branch[E], children: Sequence[Branch[E]], merge: Merge) -> Positions:
         """The positions of a BLOCKED branch after a join of ``children``, regardless of their KV. A join that ends it
         changes none.
@@ -329,14 +328,10 @@ class ForkJoinDriver(Generic[E]):
 
     def _finish(self, branch: Branch[E]) -> None:
         if branch.parent is None and branch.tree.has_detached:
-            self.trees.assemble(branch, self._assembled(branch))
+            assembly = Assembler(self._encode(branch), self._vocab_size).assemble(branch)
+            self._log.assembled(branch.request_id, assembly.error)
+            self.trees.assemble(branch, assembly.spans)
         self._scheduler.finish_joined(branch)
-
-    def _assembled(self, root: Branch[E]) -> Sequence[Span]:
-        """The output of a request whose tree has ended, with the results of detached children."""
-        assembly = Assembler(self._encode(root), self._vocab_size).assemble(root)
-        self._log.assembled(root.request_id, assembly.error)
-        return assembly.spans
 
     def _encode(self, branch: Branch[E]) -> Encode:
         return partial(self._sequences.encode, branch.sequence)

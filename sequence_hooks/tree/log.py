@@ -2,9 +2,9 @@
 """What an operator reads in the log when a request does not get all it could: at most one line per request, however
 many promises, children or samples it has."""
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from logging import Logger
 
 from sequence_hooks.text.messages import describe_error, printable
 from sequence_hooks.tree.ids import root_id
@@ -46,7 +46,7 @@ class HookLog:
         logger: The engine's.
     """
 
-    def __init__(self, logger: Logger, logged_requests: OncePerRequest) -> None:
+    def __init__(self, logger: logging.Logger, logged_requests: OncePerRequest) -> None:
         self._logger = logger
         self._logged_requests = logged_requests
         self._failed_tokens: set[int] = set()
@@ -57,25 +57,17 @@ class HookLog:
         if refusal.error is not None:
             self.failed(request_id, token_id, refusal.error)
         # The client chose the length of its prompt, so one line is enough.
-        elif refusal.reason == "max_model_len" and self._logged_requests.is_first(request_id):
-            self._logger.warning("%s: no room for a child in the model's length", printable(request_id))
-        elif refusal.reason == "max_tree_sequences" and self._logged_requests.is_first(request_id):
-            self._logger.info(
-                "%s: max_tree_sequences is reached, and its tree spawns no more children", printable(request_id)
-            )
-        elif refusal.reason == "wait_for" and self._logged_requests.is_first(request_id):
-            self._logger.info(
-                "%s: token %d names a child that is not there, or joined already, and waits for nothing",
-                printable(request_id),
-                token_id,
-            )
+        elif refusal.reason == "max_model_len":
+            self._once(logging.WARNING, request_id, "no room for a child in the model's length")
+        elif refusal.reason == "max_tree_sequences":
+            self._once(logging.INFO, request_id, "max_tree_sequences is reached, and its tree spawns no more children")
+        elif refusal.reason == "wait_for":
+            says = "token %d names a child that is not there, or joined already, and waits for nothing"
+            self._once(logging.INFO, request_id, says, token_id)
 
     def used_up(self, request_id: str) -> None:
         """The tree of a sequence may sample no more tokens."""
-        if self._logged_requests.is_first(request_id):
-            self._logger.info(
-                "%s: max_tree_tokens is used up, and all sequences of its tree end", printable(request_id)
-            )
+        self._once(logging.INFO, request_id, "max_tree_tokens is used up, and all sequences of its tree end")
 
     def failed(self, request_id: str, token_id: int, error: BaseException) -> None:
         """The hook of a token has failed; its traceback is logged for its first failure only."""
@@ -96,15 +88,18 @@ class HookLog:
 
     def joined(self, request_id: str, merge: Merge) -> None:
         """A sequence was joined; nothing is logged if nothing is missing."""
-        if merge.num_cut and self._logged_requests.is_first(request_id):
-            self._logger.warning(
-                "%s: %d merged tokens are cut to fit the model's length", printable(request_id), merge.num_cut
-            )
+        if merge.num_cut:
+            says = "%d merged tokens are cut to fit the model's length"
+            self._once(logging.WARNING, request_id, says, merge.num_cut)
         self.assembled(request_id, merge.error)
 
     def assembled(self, request_id: str, error: str | None) -> None:
         """The results of children were put together; ``error`` is that of a join function, if any."""
-        if error is not None and self._logged_requests.is_first(request_id):
-            self._logger.error(
-                "%s: a join function failed, and nothing is merged for its children: %s", printable(request_id), error
-            )
+        if error is not None:
+            says = "a join function failed, and nothing is merged for its children: %s"
+            self._once(logging.ERROR, request_id, says, error)
+
+    def _once(self, level: int, request_id: str, says: str, *values: object) -> None:
+        """Log about a sequence, unless something was logged about its request before."""
+        if self._logged_requests.is_first(request_id):
+            self._logger.log(level, f"%s: {says}", printable(request_id), *values)

@@ -9,6 +9,7 @@ next, and draws the life of a tree. Only the manager and its branches write a tr
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Generic
 
 from sequence_hooks.config.limits import Limits, RefusedBy
@@ -265,8 +266,7 @@ class DependencyManager(Generic[S]):
     @property
     def branches(self) -> Iterator[Branch[S]]:
         """All branches of all trees whose root has not finished."""
-        for root in self._roots:
-            yield from root.subtree()
+        return chain.from_iterable(root.subtree() for root in self._roots)
 
     def awaiting_resume(self) -> Iterator[Branch[S]]:
         """The BLOCKED branches that wait for a caller."""

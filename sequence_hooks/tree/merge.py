@@ -52,10 +52,6 @@ class Span(msgspec.Struct, frozen=True, omit_defaults=True):
     prefix_of: str | None = None
     """The request id of the child whose prefix inserted tokens are, at negative positions."""
 
-    def cut_to(self, room: int) -> "Span":
-        """The span's first ``room`` tokens."""
-        return structs.replace(self, token_ids=self.token_ids[:room], positions=self.positions[:room])
-
 
 def num_tokens(spans: Sequence[Span]) -> int:
     """How many tokens ``spans`` have in total."""
@@ -66,7 +62,7 @@ def cut_to(spans: Sequence[Span], room: int) -> list[Span]:
     """The first ``room`` tokens of ``spans``."""
     kept: list[Span] = []
     for span in spans:
-        kept.append(span.cut_to(room))
+        kept.append(structs.replace(span, token_ids=span.token_ids[:room], positions=span.positions[:room]))
         room -= len(kept[-1].token_ids)
     return kept
 

@@ -65,16 +65,12 @@ async def encode_in_thread(text: str, tokenizer: Any, room: int) -> list[int]:
 
 
 _encoder = ThreadPoolExecutor(1, thread_name_prefix="resume_sequence")
+_copy_of = lru_cache(maxsize=16)(copy.deepcopy)
 
 
 def _encode_with_copy(text: str, tokenizer: Any, room: int) -> list[int]:
     # While a tokenizer encodes in one thread, truncating with it in another one raises an error.
     return encode_within(text, _copy_of(tokenizer), room)
-
-
-@lru_cache(maxsize=16)
-def _copy_of(tokenizer: Any) -> Any:
-    return copy.deepcopy(tokenizer)
 
 
 def checked_ids(given: Any, room: int, vocab_size: int | None) -> tuple[int, ...]:

@@ -159,7 +159,7 @@ def decide(
         branch.num_unfinished_children,
         match.num_tokens,
         number,
-        tuple(UnjoinedChild(child.number, _position(child)) for child in branch.unjoined),
+        tuple(UnjoinedChild(child.number, child.spec.position) for child in branch.unjoined if child.spec is not None),
         MappingProxyType(branch.root.sequence.sampling_params.extra_args or {}),
     )
     try:
@@ -393,11 +393,6 @@ def _waitable(actions: Actions, branch: Branch[Any]) -> set[int]:
     number = len(branch.children)
     new = {each for each, spawn in enumerate(actions.spawn, number) if not spawn.is_detached}
     return new | {child.number for child in branch.unjoined}
-
-
-def _position(child: Branch[Any]) -> int:
-    assert child.spec is not None
-    return child.spec.position
 
 
 def _waits_for(actions: Actions) -> Wait | None:

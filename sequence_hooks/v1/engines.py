@@ -56,8 +56,7 @@ class LLMEngine(llm_engine.LLMEngine):
 
     def sequences_awaiting_resume(self) -> list[Waiting]:
         """The sequences that wait at a sync token for a caller, those that wait longest first."""
-        found: list[Waiting] = _resuming().sequences_awaiting_resume(self)
-        return found
+        return list(_resuming().output_processor_of(self).awaiting_resume())
 
     def resume_sequence(self, request_id: str, text_or_token_ids: Given = None) -> None:
         """Let a sequence that waits go on, with ``text_or_token_ids`` after its children's results.
@@ -73,8 +72,7 @@ class AsyncLLM(async_llm.AsyncLLM):
 
     def sequences_awaiting_resume(self) -> list[Waiting]:
         """The sequences that wait at a sync token for a caller, those that wait longest first."""
-        found: list[Waiting] = _resuming().sequences_awaiting_resume(self)
-        return found
+        return list(_resuming().output_processor_of(self).awaiting_resume())
 
     async def resume_sequence(self, request_id: str, text_or_token_ids: Given = None) -> None:
         """As `LLMEngine.resume_sequence`; others are served while a text is encoded."""

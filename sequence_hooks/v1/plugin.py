@@ -123,8 +123,7 @@ def _checked_early(
     **kwargs: Any,
 ) -> Any:
     from sequence_hooks.serving.outlines.answer import OutlineAnswer
-    from sequence_hooks.v1.frontend.input_processor import HookInputProcessor
-    from sequence_hooks.v1.frontend.outlines import engine_of
+    from sequence_hooks.v1.frontend.input_processor import HookInputProcessor, engine_of
 
     if not isinstance(engine.input_processor, HookInputProcessor):
         return upstream(engine, prompt, sampling_params, request_id, *args, **kwargs)

@@ -6,7 +6,6 @@ sequence to the worker with its parameters, and only if they need them.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 from vllm.sampling_params import SamplingParams
 
@@ -38,8 +37,7 @@ def with_earlier(params: SamplingParams, token_ids: list[int], num_replaced: int
 
 def prior_output_of(params: SamplingParams) -> list[int]:
     """The token ids that `with_earlier` has added."""
-    extra: dict[str, Any] = params.extra_args or {}
-    token_ids: list[int] = extra.get(PRIOR_OUTPUT, [])
+    token_ids: list[int] = (params.extra_args or {}).get(PRIOR_OUTPUT, [])
     return token_ids
 
 

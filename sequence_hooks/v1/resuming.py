@@ -8,7 +8,6 @@ that upstream sends it to the same engine where there are several.
 
 from typing import Any
 
-from sequence_hooks.results import Waiting
 from sequence_hooks.tree.resume import Given, checked_ids, encode_in_thread, encode_within, longest_token
 from sequence_hooks.v1.frontend.output_processor import HookOutputProcessor
 from sequence_hooks.v1.wire import RESUME, bare_request
@@ -16,15 +15,6 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.llm_engine import LLMEngine
-
-
-def sequences_awaiting_resume(engine: LLMEngine | AsyncLLM) -> list[Waiting]:
-    """The sequences that wait at a sync token for a caller, those that wait longest first.
-
-    Raises:
-        ValueError: the engine has no hooks.
-    """
-    return output_processor_of(engine).awaiting_resume()
 
 
 def resume_sequence(engine: LLMEngine, request_id: str, text_or_token_ids: Given = None) -> None:

@@ -41,7 +41,7 @@ class _Engine:
         self._engine = engine
 
     async def sequences_awaiting_resume(self) -> list[Waiting]:
-        return resuming.sequences_awaiting_resume(self._engine)
+        return resuming.output_processor_of(self._engine).awaiting_resume()
 
     async def resume_sequence(self, request_id: str, given: Given, /) -> None:
         await resuming.resume_sequence_async(self._engine, request_id, given)

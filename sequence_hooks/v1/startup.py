@@ -159,5 +159,4 @@ def starts_cores(config: VllmConfig) -> bool:
 
 def num_servers(config: VllmConfig) -> int:
     """The number of servers that share the cores."""
-    count: int = config.parallel_config._api_process_count
-    return count
+    return int(config.parallel_config._api_process_count)

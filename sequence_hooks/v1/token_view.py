@@ -3,7 +3,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -24,12 +24,6 @@ class TokenView(Sequence[int]):
 
     def __iter__(self) -> Iterator[int]:
         return iter(self[:])
-
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[int]: ...
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
@@ -58,12 +52,6 @@ class ContinuedTokens(Sequence[int]):
 
     def __iter__(self) -> Iterator[int]:
         return chain(self._earlier, self._later)
-
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[int]: ...
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):

@@ -11,9 +11,8 @@ from itertools import chain
 from math import ceil, inf
 from typing import Any
 
-from vllm.core.adapter_slots import AdapterSlots
 from vllm.core.eviction import ChildLengthEstimate
-from vllm.core.group_admission import GroupAdmission
+from vllm.core.group_admission import AdapterSlots, GroupAdmission
 from vllm.core.hook_queues import HookQueues
 from vllm.core.interfaces import AllocStatus
 from vllm.core.priority_order import Rank

@@ -7,7 +7,7 @@ there is room for, so groups whose turn has not come are held back from them.
 """
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from math import inf
 from sys import maxsize
@@ -16,10 +16,46 @@ from sequence_hooks.admission.order import AdmissionOrder
 from sequence_hooks.admission.policy import AdmissionPolicy
 from sequence_hooks.admission.share import Key
 from sequence_hooks.tree.events import TreeEvent
-from vllm.core.adapter_slots import AdapterSlots
+from vllm.config import LoRAConfig
 from vllm.core.hooked_sequence import V0Branch, branch_of
 from vllm.core.priority_order import PriorityOrder
 from vllm.sequence import SequenceGroup
+
+
+class AdapterSlots:
+    """Which groups may run together, by their LoRA adapters: the GPU has slots for ``max_loras`` of them.
+
+    Upstream checks this where it admits a waiting or a swapped group; children and resumed parents are admitted by our
+    scheduler. Each call is given the ids of the adapters that use the slots.
+    """
+
+    def __init__(self, lora_config: LoRAConfig | None) -> None:
+        self.is_limited = lora_config is not None
+        self._num_slots: int = 0 if lora_config is None else lora_config.max_loras
+
+    def of(self, groups: Iterable[SequenceGroup]) -> set[int]:
+        """The adapters that ``groups`` use."""
+        return {group.lora_int_id for group in groups if group.lora_int_id > 0} if self.is_limited else set()
+
+    def have_room_for(self, group: SequenceGroup, in_use: Collection[int]) -> bool:
+        """Whether ``group`` can run beside groups that use the adapters ``in_use``."""
+        if not self.is_limited or group.lora_int_id <= 0:
+            return True
+        return group.lora_int_id in in_use or len(in_use) < self._num_slots
+
+    def first_with_room(self, groups: Iterable[SequenceGroup], in_use: Collection[int]) -> SequenceGroup | None:
+        """The first of ``groups`` that can run beside the adapters ``in_use``; None if there is none."""
+        return next((group for group in groups if self.have_room_for(group, in_use)), None)
+
+    def users_of_one(self, groups: Sequence[SequenceGroup], running: Iterable[SequenceGroup]) -> list[SequenceGroup]:
+        """The ``groups`` with the last adapter that no other ``running`` group uses; [] if there is no such adapter."""
+        kept = self.of(group for group in running if group not in groups)
+        last = next((group for group in reversed(groups) if self.of([group]) - kept), None)
+        return [group for group in groups if last is not None and group.lora_int_id == last.lora_int_id]
+
+    def all_taken(self) -> set[int]:
+        """Ids that no adapter has, one for each slot: beside them only groups without an adapter can run."""
+        return set(range(-self._num_slots, 0))
 
 
 class GroupAdmission:

@@ -100,7 +100,7 @@ class HookQueues(Scheduler):
 
     def check_integrity(self) -> None:
         """Raise an `IntegrityError` that lists all the counts, unless queues and blocks add up."""
-        queues = self._queues()
+        queues: dict[str, Collection[SequenceGroup]] = {name: getattr(self, name) for name in _STATUS_IN}
         check_queues({name: [group.request_id for group in groups] for name, groups in queues.items()})
         for name, groups in queues.items():
             for group in groups:
@@ -184,9 +184,6 @@ class HookQueues(Scheduler):
     def _swap_in(self, seq_group: SequenceGroup, blocks_to_swap_in: list[tuple[int, int]]) -> None:
         super()._swap_in(seq_group, blocks_to_swap_in)
         self.recorder.swapped_in(seq_group)
-
-    def _queues(self) -> dict[str, Collection[SequenceGroup]]:
-        return {name: getattr(self, name) for name in _STATUS_IN}
 
     def _move(self, group: SequenceGroup, status: SequenceStatus) -> None:
         """Change the status of a group's sequence together with its queue."""

@@ -60,8 +60,7 @@ class V0Sequence:
 
     @property
     def request_id(self) -> str:
-        name: str = self.group.request_id
-        return name
+        return self.group.request_id
 
     @property
     def prompt_token_ids(self) -> Ids[int]:
@@ -73,8 +72,7 @@ class V0Sequence:
 
     @property
     def num_computed_tokens(self) -> int:
-        count: int = self.seq.get_num_computed_tokens()
-        return count
+        return self.seq.get_num_computed_tokens()
 
     @property
     def outcome(self) -> Outcome | None:
@@ -82,8 +80,7 @@ class V0Sequence:
 
     @property
     def text(self) -> str:
-        text: str = self.seq.output_text
-        return text
+        return self.seq.output_text
 
     @property
     def token_logprobs(self) -> list[float] | None:

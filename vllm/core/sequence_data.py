@@ -118,14 +118,12 @@ class ReleasedTokens(Ids[int]):
 
 def prompt_ids(data: SequenceData) -> Ids[int]:
     """The prompt's token ids; upstream's own property makes a copy."""
-    token_ids: Ids[int] = data._prompt_token_ids
-    return token_ids
+    return data._prompt_token_ids
 
 
 def output_ids(data: SequenceData) -> Ids[int]:
     """The output's token ids; upstream's own property makes a copy."""
-    token_ids: Ids[int] = data._output_token_ids
-    return token_ids
+    return data._output_token_ids
 
 
 def continued(data: SequenceData, num_shared: int, prefix_token_ids: Ids[int]) -> SequenceData:

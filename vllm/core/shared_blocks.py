@@ -71,8 +71,7 @@ class SharedBlocks:
     @property
     def block_size(self) -> int:
         """Tokens per block."""
-        size: int = self._manager.block_size
-        return size
+        return self._manager.block_size
 
     @property
     def has_swap_space(self) -> bool:
@@ -108,8 +107,7 @@ class SharedBlocks:
 
     def num_slots(self, seq: Sequence) -> int:
         """Tokens of ``seq`` that have a slot."""
-        count: int = self._manager.block_tables[seq.seq_id].num_full_slots
-        return count
+        return self._manager.block_tables[seq.seq_id].num_full_slots
 
     def num_shared(self, seq: Sequence) -> int:
         """The blocks of ``seq`` that others also hold: the first ones."""

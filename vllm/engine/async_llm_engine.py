@@ -3,19 +3,16 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from sequence_hooks.results import Waiting
-from sequence_hooks.serving.live.trees import LiveRequests, LiveSequence
-from sequence_hooks.tree.resume import ids_of
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine import async_llm_engine as upstream
 from vllm.config import SpecialKwargs
-from vllm.engine.admission import admit_early
 from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.engine.hook_client import HookClient
 from vllm.engine.hooked import special_kwargs_of
-from vllm.engine.outlines import compile_grammars, told
+from vllm.engine.outlines import compile_grammars
 from vllm.engine.request_checks import only_value_errors
 from vllm.sampling_params import SamplingParams
 
@@ -31,7 +28,7 @@ class _AsyncLLMEngine(upstream._AsyncLLMEngine):
             await super().add_request_async(*args, **kwargs)
 
 
-class AsyncLLMEngine(upstream.AsyncLLMEngine):
+class AsyncLLMEngine(HookClient, upstream.AsyncLLMEngine):
     """Upstream's `AsyncLLMEngine`; the engine inside it implements the sequence hooks."""
 
     _engine_class = _AsyncLLMEngine
@@ -53,20 +50,6 @@ class AsyncLLMEngine(upstream.AsyncLLMEngine):
             engine_args = dataclasses.replace(engine_args, special_kwargs=special_kwargs)
         return super().from_engine_args(engine_args, *args, **kwargs)
 
-    def generate(self, prompt: Any, sampling_params: Any, request_id: str, *args: Any, **kwargs: Any) -> Any:
-        """Upstream's `generate`, after refusing what no engine would take: a server answers with an error then.
-
-        Raises:
-            ValueError: as in `admit_early`.
-        """
-        generate = super().generate
-
-        def admitted(params: Any, name: str) -> Any:
-            admit_early(self.engine, name, params)
-            return generate(prompt, params, name, *args, **kwargs)
-
-        return told(self, admitted, sampling_params, request_id)
-
     async def add_request(self, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
         """Upstream's `add_request`, after compiling a grammar outside of the loop in which the engine steps.
 
@@ -84,33 +67,15 @@ class AsyncLLMEngine(upstream.AsyncLLMEngine):
             )
         return await super().add_request(request_id, prompt, params, *args, **kwargs)
 
-    async def resume_sequence(self, request_id: str, text_or_token_ids: str | Sequence[int] | None = None) -> None:
-        """`LLMEngine.resume_sequence`, with effect at the next step. The engine keeps stepping while a text is encoded.
-
-        Raises:
-            ValueError: as in `LLMEngine.resume_sequence`.
-        """
-        room = self.engine.room_to_resume(request_id)
-        self.engine.resume_sequence(request_id, await ids_of(text_or_token_ids, room, self.get_tokenizer))
-
-    async def sequences_awaiting_resume(self) -> list[Waiting]:
-        """`LLMEngine.sequences_awaiting_resume`."""
-        return self.engine.sequences_awaiting_resume()
-
-    async def live_requests(self, limit: int, num_tokens: int) -> LiveRequests:
-        """`LLMEngine.live_requests`."""
-        return self.engine.live_requests(limit, num_tokens)
-
-    async def live_tree(self, request_id: str, num_tokens: int) -> tuple[LiveSequence, ...]:
-        """`LLMEngine.live_tree`."""
-        return self.engine.live_tree(request_id, num_tokens)
-
     async def engine_step(self, virtual_engine: int) -> bool:
         """Upstream's `engine_step`, which doesn't spin while every unfinished sequence waits for a caller."""
         in_progress = await super().engine_step(virtual_engine)
         if special_kwargs_of(self.engine) is not None and self.engine.is_waiting_for_callers(virtual_engine):
             await asyncio.sleep(_IDLE_SECONDS)
         return in_progress
+
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        return getattr(self.engine, method)(*arguments)
 
 
 __getattr__ = fall_back_to("vllm._upstream.engine.async_llm_engine")

@@ -23,22 +23,17 @@ class SpecialKwargs(AnyEngines):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_sampling_overrides(self, "child_sampling_params")
-
-
-def check_sampling_overrides(owner: object, name: str) -> None:
-    """Refuse a field that is neither None nor could be the sampling parameters of one child, whatever the model."""
-    value = getattr(owner, name)
-    if value is None:
-        return
-    if not isinstance(value, (SamplingParams, Mapping)):
-        raise_for_field(owner, name, "give a SamplingParams, or a dict of its fields")
-    try:
-        check_one_child(params_of(value))
-    except AssertionError:
-        raise_for_field(owner, name, "correct it: its types are wrong")
-    except FAULTS as error:
-        raise_for_field(owner, name, f"correct it: {describe_error(error).removeprefix('ValueError: ')}")
+        given, name = self.child_sampling_params, "child_sampling_params"
+        if given is None:
+            return
+        if not isinstance(given, (SamplingParams, Mapping)):
+            raise_for_field(self, name, "give a SamplingParams, or a dict of its fields")
+        try:
+            check_one_child(params_of(given))
+        except AssertionError:
+            raise_for_field(self, name, "correct it: its types are wrong")
+        except FAULTS as error:
+            raise_for_field(self, name, f"correct it: {describe_error(error).removeprefix('ValueError: ')}")
 
 
 def check_one_child(params: SamplingParams) -> None:

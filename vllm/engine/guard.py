@@ -81,10 +81,8 @@ def guard_processors(params: SamplingParams, request_id: str, last_token_id: int
 
 def fault_of(params: SamplingParams) -> GuardedProcessor | None:
     """The first of the parameters' processors that has had a fault; None if none has."""
-    for processor in params.logits_processors or ():
-        if isinstance(processor, GuardedProcessor) and processor.fault is not None:
-            return processor
-    return None
+    guarded = (each for each in params.logits_processors or () if isinstance(each, GuardedProcessor))
+    return next((each for each in guarded if each.fault is not None), None)
 
 
 def _cloned(processor: Any) -> Any:

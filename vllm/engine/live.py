@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The trees of V0's schedulers at this moment."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from sequence_hooks.serving.live.trees import LiveRequests, Tree, alone, summaries, tree_of
@@ -9,20 +9,18 @@ from vllm.core.hook_scheduler import HookScheduler
 from vllm.core.hooked_sequence import branch_of
 
 
-def live_requests(schedulers: Iterable[HookScheduler], limit: int, num_tokens: int) -> LiveRequests:
+def live_requests(schedulers: Sequence[HookScheduler], limit: int, num_tokens: int) -> LiveRequests:
     """See `sequence_hooks.serving.live.routes.Watched`."""
-    schedulers = list(schedulers)
     return summaries(_running(schedulers, num_tokens), _recent(schedulers, num_tokens), limit)
 
 
-def live_tree(schedulers: Iterable[HookScheduler], request_id: str, num_tokens: int) -> Tree:
+def live_tree(schedulers: Sequence[HookScheduler], request_id: str, num_tokens: int) -> Tree:
     """See `sequence_hooks.serving.live.routes.Watched`."""
-    schedulers = list(schedulers)
     found = chain(_running(schedulers, num_tokens), _recent(schedulers, num_tokens))
     return next((tree for tree in found if tree[0].request_id == request_id), ())
 
 
-def _running(schedulers: list[HookScheduler], num_tokens: int) -> Iterator[Tree]:
+def _running(schedulers: Sequence[HookScheduler], num_tokens: int) -> Iterator[Tree]:
     for scheduler in schedulers:
         yield from (tree_of(root, num_tokens) for root in scheduler.trees.roots)
         for group in chain(scheduler.running, scheduler.swapped, scheduler.waiting):
@@ -31,5 +29,5 @@ def _running(schedulers: list[HookScheduler], num_tokens: int) -> Iterator[Tree]
                 yield alone(group.request_id, group.arrival_time, output, num_tokens)
 
 
-def _recent(schedulers: list[HookScheduler], num_tokens: int) -> Iterator[Tree]:
+def _recent(schedulers: Sequence[HookScheduler], num_tokens: int) -> Iterator[Tree]:
     return (tree_of(root, num_tokens) for scheduler in schedulers for root in scheduler.trees.recent)

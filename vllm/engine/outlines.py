@@ -47,8 +47,7 @@ def told(client: Any, generate: Callable[..., Any], params: Any, request_id: str
     """
     answer = OutlineAnswer.detach(params)
     if answer is None:
-        results: AsyncIterator[Any] = generate(params, request_id)
-        return results
+        return generate(params, request_id)
 
     async def known() -> Engine:
         return _engine_of(await client.get_tokenizer())
@@ -61,7 +60,6 @@ def _engine_of(tokenizer: Any) -> Engine:
         # V0 has none for tokens that it has not sampled; that of V1 takes any.
         nothing: list[Any] = [None] * 3
         of_request = "answer", prompt_token_ids, *nothing, params, None, None, 0.0, None, None, None
-        made: Any = IncrementalDetokenizer.from_new_request(tokenizer, EngineCoreRequest(*of_request))
-        return made
+        return IncrementalDetokenizer.from_new_request(tokenizer, EngineCoreRequest(*of_request))
 
     return Engine(Texts(tokenizer, Logprob), detokenizer)

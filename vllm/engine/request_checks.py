@@ -54,9 +54,10 @@ def only_value_errors() -> Iterator[None]:
 
 def check_types(params: SamplingParams) -> None:
     """Raise a `ValueError` for the first field that has a wrong type, or an invalid number."""
-    for name, is_right, way_out in _TYPES:
-        if not is_right(getattr(params, name)):
-            raise_for_param(params, name, way_out)
+    for names, is_right, way_out in _TYPES:
+        for name in names:
+            if not is_right(getattr(params, name)):
+                raise_for_param(params, name, way_out)
 
 
 def check_request(params: SamplingParams, model: ModelFacts) -> None:
@@ -147,42 +148,39 @@ def _or_none(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or is_right(value)
 
 
-_TYPES: list[tuple[str, Callable[[Any], bool], str]] = [
-    *((name, _is_integer, "use an integer") for name in ("n", "top_k", "min_tokens")),
-    *(
-        (name, _or_none(_is_integer), "use an integer, or None")
-        for name in ("best_of", "max_tokens", "logprobs", "prompt_logprobs", "truncate_prompt_tokens")
+_TYPES: list[tuple[tuple[str, ...], Callable[[Any], bool], str]] = [
+    (("n", "top_k", "min_tokens"), _is_integer, "use an integer"),
+    (
+        ("best_of", "max_tokens", "logprobs", "prompt_logprobs", "truncate_prompt_tokens"),
+        _or_none(_is_integer),
+        "use an integer, or None",
     ),
     # Torch takes no other integers.
-    ("seed", _or_none(_is_a(int)), "use an integer, or None"),
-    *(
-        (name, _is_number, "use a finite number")
-        for name in (
-            "temperature",
-            "top_p",
-            "min_p",
-            "presence_penalty",
-            "frequency_penalty",
-            "repetition_penalty",
-        )
+    (("seed",), _or_none(_is_a(int)), "use an integer, or None"),
+    (
+        ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+        _is_number,
+        "use a finite number",
     ),
-    *(
-        (name, _is_switch, "use True or False")
-        for name in (
+    (
+        (
             "ignore_eos",
             "detokenize",
             "skip_special_tokens",
             "spaces_between_special_tokens",
             "include_stop_str_in_output",
-        )
+        ),
+        _is_switch,
+        "use True or False",
     ),
-    ("stop", _are_texts, "give a string, or a list of strings"),
-    ("bad_words", _are_texts, "give a list of strings"),
-    ("stop_token_ids", _are_integers, "give a list of token ids"),
-    ("allowed_token_ids", _or_none(_are_integers), "give a list of token ids, or None"),
-    ("logit_bias", _or_none(_are_biases), "give a dict of numbers by token id, or None"),
-    ("logits_processors", _or_none(_are_functions), "give a list of functions, or None"),
-    ("guided_decoding", _or_none(_is_a(GuidedDecodingParams)), "give a GuidedDecodingParams, or None"),
-    ("extra_args", _or_none(_is_a(dict)), "give a dict, or None"),
-    ("output_kind", _is_a(RequestOutputKind), "use a RequestOutputKind"),
+    (("stop",), _are_texts, "give a string, or a list of strings"),
+    (("bad_words",), _are_texts, "give a list of strings"),
+    (("stop_token_ids",), _are_integers, "give a list of token ids"),
+    (("allowed_token_ids",), _or_none(_are_integers), "give a list of token ids, or None"),
+    (("logit_bias",), _or_none(_are_biases), "give a dict of numbers by token id, or None"),
+    (("logits_processors",), _or_none(_are_functions), "give a list of functions, or None"),
+    (("guided_decoding",), _or_none(_is_a(GuidedDecodingParams)), "give a GuidedDecodingParams, or None"),
+    (("extra_args",), _or_none(_is_a(dict)), "give a dict, or None"),
+    (("output_kind",), _is_a(RequestOutputKind), "use a RequestOutputKind"),
 ]
+"""What fields have to be, and the way out if they are not."""

@@ -51,7 +51,9 @@ def requests_alone(outputs: SchedulerOutputs, processed: Set[SequenceGroup]) -> 
     alone = copy.copy(outputs)
     alone.scheduled_seq_groups = [
         replace(scheduled, seq_group=_Member(scheduled.seq_group, scheduled.seq_group in processed))  # type: ignore[arg-type]
-        if scheduled.seq_group in processed or _differs(scheduled.seq_group, index < outputs.num_prefill_groups)
+        if scheduled.seq_group in processed
+        or _is_child(scheduled.seq_group)
+        or (index < outputs.num_prefill_groups and _has_had_a_token(scheduled.seq_group))
         else scheduled
         for index, scheduled in enumerate(outputs.scheduled_seq_groups)
     ]
@@ -113,10 +115,6 @@ def add_finished(stats: Stats, groups: Iterable[SequenceGroup]) -> None:
 def _is_child(group: SequenceGroup) -> bool:
     branch = branch_of(group)
     return branch is not None and branch.parent is not None
-
-
-def _differs(group: SequenceGroup, was_prefill: bool) -> bool:
-    return _is_child(group) or (was_prefill and _has_had_a_token(group))
 
 
 def _has_had_a_token(group: SequenceGroup) -> bool:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sequence hooks add to a model runner: a step's slot copies, its runs, and shifted positions.
+"""What sequence hooks add to a model runner: a step's slot copies, its runs of tokens, and shifted positions.
 
 The classes are mixins, to be listed before upstream's class for a device.
 """
 
+import copy
 import dataclasses
 from itertools import accumulate, chain
 from typing import Any
@@ -11,11 +12,10 @@ from typing import Any
 import torch
 
 from vllm.core.hooked_metadata import HookedMetadata
-from vllm.sequence import SequenceGroupMetadata
+from vllm.sequence import SequenceData, SequenceGroupMetadata
 from vllm.utils import async_tensor_h2d
 from vllm.worker.kv_copier import KVCopier
 from vllm.worker.model_runner_base import ModelRunnerBase, ModelRunnerInputBase
-from vllm.worker.runs import split_runs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,12 +60,12 @@ class HookRunner(ModelRunnerBase):
         hooked = [metadata for metadata in seq_group_metadata_list if isinstance(metadata, HookedMetadata)]
         if not hooked:
             return super().prepare_model_input(seq_group_metadata_list, *args, **kwargs)
-        runs = [split_runs(metadata) for metadata in seq_group_metadata_list]
+        runs = [_split_runs(metadata) for metadata in seq_group_metadata_list]
         entries = list(chain.from_iterable(runs))
         model_input = super().prepare_model_input(entries, *args, **kwargs)
         changes: dict[str, Any] = {}
         if any(metadata.slot_copies for metadata in hooked):
-            changes["slot_copies"] = self._to_device([copy for metadata in hooked for copy in metadata.slot_copies])
+            changes["slot_copies"] = self._to_device([each for metadata in hooked for each in metadata.slot_copies])
         if len(entries) > len(runs):
             changes["output_indices"] = [end - 1 for end in accumulate(map(len, runs))]
         offsets = [getattr(entry, "position_offset", 0) for entry in entries for _ in entry.seq_data]
@@ -93,3 +93,34 @@ class HookRunner(ModelRunnerBase):
 
     def _to_device(self, rows: list[Any]) -> torch.Tensor:
         return async_tensor_h2d(rows, torch.long, self.device, self.pin_memory)
+
+
+def _split_runs(metadata: SequenceGroupMetadata) -> list[SequenceGroupMetadata]:
+    """``metadata`` itself, or one entry for each of its runs, as upstream's runners need it; only the last one samples.
+
+    The attention of a run reads the KV of those before it, which the same forward pass writes.
+    """
+    if not isinstance(metadata, HookedMetadata) or not metadata.runs:
+        return [metadata]
+    [(seq_id, data)] = metadata.seq_data.items()
+    return [
+        HookedMetadata.of(
+            metadata,
+            seq_data={seq_id: _computed_up_to(run.start, data)},
+            token_chunk_size=run.end - run.start,
+            do_sample=metadata.do_sample and run is metadata.runs[-1],
+            # From these, upstream would skip tokens at the run's start.
+            computed_block_nums=[],
+            runs=(),
+            position_offset=run.position_offset,
+        )
+        for run in metadata.runs
+    ]
+
+
+def _computed_up_to(index: int, data: SequenceData) -> SequenceData:
+    """A shallow copy of ``data``, sharing its tokens, of which those before ``index`` are computed."""
+    copied = copy.copy(data)
+    copied.reset_state_for_recompute()
+    copied.update_num_computed_tokens(index)
+    return copied

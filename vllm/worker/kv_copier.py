@@ -9,10 +9,17 @@ from torch import nn
 
 from sequence_hooks.kv.caches import Layer, copy_slots
 from vllm.attention import Attention, AttentionType
-from vllm.model_executor.layers.rotary_embedding import RotaryEmbedding
+from vllm.model_executor.layers.rotary_embedding import (
+    DynamicNTKAlphaRotaryEmbedding,
+    DynamicNTKScalingRotaryEmbedding,
+    LinearScalingRotaryEmbedding,
+    Llama3RotaryEmbedding,
+    NTKScalingRotaryEmbedding,
+    RotaryEmbedding,
+    YaRNScalingRotaryEmbedding,
+)
 from vllm.worker.hook_workers import refusal
 from vllm.worker.kv_slots import check_layout, open_cache
-from vllm.worker.rotary import check_rotary, is_rotary
 
 # Upstream's modules whose keys are not what their rotary embedding returned, if the attribute has the
 # value: Command R7B has layers that do not call theirs, HunYuan normalises keys after the rotation.
@@ -21,6 +28,17 @@ _KEYS_OF_THEIR_OWN = {
     "HunYuanAttention": ("use_qk_norm", True),
     "HunYuanCrossAttention": ("use_qk_norm", True),
 }
+
+# In each of these, a key's pairs at position p are rotated by row p of cos_sin_cache, and nothing else changes them.
+_SUPPORTED = (
+    DynamicNTKAlphaRotaryEmbedding,
+    DynamicNTKScalingRotaryEmbedding,
+    LinearScalingRotaryEmbedding,
+    Llama3RotaryEmbedding,
+    NTKScalingRotaryEmbedding,
+    RotaryEmbedding,
+    YaRNScalingRotaryEmbedding,
+)
 
 
 class KVCopier:
@@ -83,10 +101,22 @@ def _has_keys_of_its_own(owner: nn.Module) -> bool:
 def _find_rotary(name: str, owners: Iterable[nn.Module]) -> nn.Module:
     """The only rotary embedding in the first of ``owners`` that has any."""
     for owner in owners:
-        found = [module for module in owner.children() if is_rotary(module)]
+        children = [(each, type(each).__name__) for each in owner.children()]
+        found = [each for each, kind in children if isinstance(each, RotaryEmbedding) or "Rotary" in kind]
         if len(found) > 1:
             names = ", ".join(type(module).__name__ for module in found)
             raise refusal(f"several rotary embeddings in a layer ({names}), as in {name}")
         if found:
             return found[0]
     raise refusal(f"layers without rotary embeddings, as in {name}")
+
+
+def check_rotary(rotary: nn.Module, head_size: int) -> None:
+    """Raise a ValueError unless keys of ``head_size`` that ``rotary`` rotated can be moved."""
+    name = type(rotary).__name__
+    if type(rotary) not in _SUPPORTED:
+        raise refusal(name)
+    if len(getattr(rotary, "scaling_factors", [1])) > 1:
+        raise refusal(f"{name} of several scaling factors")
+    if rotary.head_size != head_size:
+        raise refusal(f"{name} of {rotary.head_size} elements in heads of {head_size}")

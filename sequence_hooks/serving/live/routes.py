@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Annotated, Any, Protocol
 
 from sequence_hooks.serving.live.page import live_page
-from sequence_hooks.serving.live.trees import LiveRequests, LiveSequence, Tokens
+from sequence_hooks.serving.live.trees import LiveRequests, LiveSequence
 
 MAX_REQUESTS, MAX_TOKENS = 1000, 200_000
 _WHOLE = "sequence_hooks_whole"
@@ -98,10 +98,6 @@ def _whole_path() -> Any:
 async def _plain(found: Any, engine: Watched) -> dict[str, Any]:
     """A request or sequence as JSON has it: with texts in place of tokens."""
     plain = asdict(found)
-    del plain["last_tokens"]
-    return {**plain, "last_texts": [await _text_of(tokens, engine) for tokens in found.last_tokens]}
-
-
-async def _text_of(tokens: Tokens, engine: Watched) -> dict[str, Any]:
-    text = await engine.decode(tokens.token_ids)
-    return {"origin": tokens.origin, "child": tokens.child, "text": text, "is_replaced": tokens.is_replaced}
+    pieces = plain.pop("last_tokens")
+    texts = [await engine.decode(each.pop("token_ids")) for each in pieces]
+    return {**plain, "last_texts": [{**each, "text": text} for each, text in zip(pieces, texts, strict=True)]}

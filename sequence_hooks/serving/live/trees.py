@@ -145,7 +145,7 @@ def _sequence_of(branch: Branch[N], num_tokens: int) -> LiveSequence:
         spawn_position=0 if branch.spec is None else branch.spec.position,
         is_detached=branch.is_detached,
         label="" if branch.spec is None else branch.spec.label,
-        state=_state_of(branch),
+        state=("running" if branch.num_sampled_last else "waiting") if branch.phase == "live" else branch.phase,
         waits_for=("caller" if branch.paused_for_caller else "children") if is_blocked else None,
         num_awaited=branch.num_awaited if is_blocked else 0,
         since=branch.blocked_time or None,
@@ -155,12 +155,6 @@ def _sequence_of(branch: Branch[N], num_tokens: int) -> LiveSequence:
         ended=branch.finished_time if branch.phase == "finished" else None,
         last_tokens=tuple(_last(branch, num_tokens)),
     )
-
-
-def _state_of(branch: Branch[N]) -> State:
-    if branch.phase == "live":
-        return "running" if branch.num_sampled_last else "waiting"
-    return branch.phase
 
 
 def _last(branch: Branch[N], num_tokens: int) -> Iterator[Tokens]:

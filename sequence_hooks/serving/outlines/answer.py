@@ -69,7 +69,7 @@ class OutlineAnswer:
     _all: ClassVar[WeakSet["OutlineAnswer"]] = WeakSet()
 
     def __init__(self, asked: Asked) -> None:
-        self._asked, self._name = asked, uuid4().hex
+        self.asked, self._name = asked, uuid4().hex
         self._by_name[self._name] = self
         self._all.add(self)
         self._results: Any = None
@@ -91,11 +91,6 @@ class OutlineAnswer:
     def num_open(cls) -> int:
         """How many have not ended."""
         return sum(not each.has_ended for each in cls._all)
-
-    @property
-    def may_be_other(self) -> bool:
-        """Whether there need not be an outline."""
-        return self._asked.may_be_other
 
     @property
     def was_asked(self) -> bool:
@@ -132,10 +127,10 @@ class OutlineAnswer:
         params.output_text_buffer_length = 0
         params.include_stop_str_in_output = False
         given = {name: value for name, value in params.extra_args.items() if name != _ARGUMENT} | {TELL_SEGMENTS: 1}
-        limits = params.max_tokens, self._asked.max_tree_tokens
+        limits = params.max_tokens, self.asked.max_tree_tokens
         most = min((each for each in limits if each is not None), default=None)
         if most is not None:
-            reserved = most // 4 if self._asked.concludes else 0
+            reserved = most // 4 if self.asked.concludes else 0
             given |= {"max_tree_tokens": most, ANSWER_TOKENS: max(1, most - reserved)}
         # What a request samples is bounded by its tree: what a parent gets counts as its own.
         params.extra_args, params.max_tokens = given, None
@@ -172,7 +167,7 @@ class OutlineAnswer:
 
     def _begins(self, reader: Reader) -> bool | None:
         """Whether a choice begins with an outline; None if that is not known yet."""
-        if not self.may_be_other or reader.said.startswith(BEGINNING):
+        if not self.asked.may_be_other or reader.said.startswith(BEGINNING):
             return True
         may_begin = BEGINNING.startswith(reader.said) and not reader.has_finished
         return None if may_begin else False
@@ -223,13 +218,13 @@ class OutlineAnswer:
     def _reader(self, index: int, output: Any, engine: Engine) -> Reader:
         if index not in self._readers:
             tape = Tape(engine.detokenizer(list(output.prompt_token_ids or ())[-_NUM_SEEN:], self.params), self._stops)
-            self._readers[index] = Reader(engine.texts, tape, self._asked.outline, self._has_logprobs)
+            self._readers[index] = Reader(engine.texts, tape, self.asked.outline, self._has_logprobs)
         return self._readers[index]
 
     def _shown(self, output: Any) -> Any:
         """An output with what is new; None if nothing is."""
         completions = [each for reader in self._readers.values() if (each := self._delta(reader))]
-        deltas = getattr(output, "child_deltas", ()) if self._asked.streams_children else ()
+        deltas = getattr(output, "child_deltas", ()) if self.asked.streams_children else ()
         if not (completions or deltas or getattr(output, "waiting", ()) or self.has_ended):
             return None
         shown = copy(self._latest or output)

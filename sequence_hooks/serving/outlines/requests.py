@@ -90,10 +90,10 @@ async def _outlined(asked: Asking, create: Callable[[Any], Awaitable[Any]]) -> A
         # It was to be whole, or its stream has begun already.
         return None
     except Exception as error:
-        if answer.was_asked or not answer.may_be_other:
+        if answer.was_asked or not answer.asked.may_be_other:
             raise
         made = error
-    if answer.was_asked or not answer.may_be_other:
+    if answer.was_asked or not answer.asked.may_be_other:
         return made
     logger.info("A request for an outline is answered without one, as it was refused with its examples: %s", made)
     return None

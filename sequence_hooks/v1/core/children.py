@@ -16,11 +16,10 @@ from sequence_hooks.tree.rules import Merge
 from sequence_hooks.v1.core.params import ParamsCompleter, child_params, inherit, verify_params
 from sequence_hooks.v1.core.requests import cut_context, make_like
 from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence, params_of
-from sequence_hooks.v1.core.stop_strings import StopStringChecker, has_stop_strings
+from sequence_hooks.v1.core.stop_strings import StopStringChecker
 from sequence_hooks.v1.settings import special_kwargs_of
 from sequence_hooks.v1.wire import bare_request
 from vllm.config import VllmConfig
-from vllm.multimodal.inputs import PlaceholderRange
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.tokenizers import cached_tokenizer_from_config
 from vllm.v1.request import Request, RequestStatus
@@ -57,7 +56,7 @@ class ChildRequests:
         # Only user-defined code may read the texts of children.
         is_built_in = special_kwargs.child_merge_strategy in BUILT_IN_MERGES
         reads_texts = not is_built_in or bool(special_kwargs.named_handlers)
-        self._text_of = self._result_text if reads_texts else _no_text
+        self._text_of = partial(self.decode, skips_special_tokens=True) if reads_texts else lambda token_ids: ""
 
     @classmethod
     def of(
@@ -103,7 +102,7 @@ class ChildRequests:
     def sequence_of(self, request: Request) -> V1Sequence:
         """A request as the rules see it."""
         params, checker = params_of(request), None
-        if has_stop_strings(params) and self.tokenizer is not None:
+        if params.stop and params.detokenize and self.tokenizer is not None:
             num_prompt = len(request.all_token_ids) - request.num_output_tokens
             checker = StopStringChecker(self.tokenizer, params, request.all_token_ids[:num_prompt])
         return V1Sequence(request, self._text_of, checker)
@@ -112,15 +111,13 @@ class ChildRequests:
         """The text of tokens; empty if the engine has no tokenizer."""
         if self.tokenizer is None:
             return ""
-        text: str = self.tokenizer.decode(list(token_ids), skip_special_tokens=skips_special_tokens)
-        return text
+        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=skips_special_tokens))
 
     def max_len(self, sequence: V1Sequence) -> int:
         """The most tokens that the context of a sequence may have: as many as the model takes."""
         return self._model_len
 
     def encode(self, sequence: V1Sequence, text: str) -> Sequence[int]:
-        """The token ids of a text that continues the sequence."""
         return continuing_ids(text, self.tokenizer)
 
     def make_child(
@@ -137,7 +134,8 @@ class ChildRequests:
         prompt: list[int] = request.all_token_ids[: spec.num_shared]
         prompt.extend(spec.prefix_token_ids)
         # Their KV is shared, and only recomputed if it is lost: then the encoder's cache may still have them.
-        shared = [each for each in request.mm_features if _end_of(each.mm_position) <= spec.num_shared]
+        places = ((each, each.mm_position) for each in request.mm_features)
+        shared = [each for each, place in places if place.offset + place.length <= spec.num_shared]
         child = make_like(request, spec.request_id, prompt, params, shared)
         if spec.context == "parent":
             # Its first blocks are those of its parent, whose hashes are known.
@@ -159,18 +157,6 @@ class ChildRequests:
         if merge.outcome is not None:
             branch.sequence.note_end(_ENDS[merge.outcome])
 
-    def _result_text(self, token_ids: Sequence[int]) -> str:
-        return self.decode(token_ids, True)
-
 
 _ENDS = {"length": RequestStatus.FINISHED_LENGTH_CAPPED, "stopped": RequestStatus.FINISHED_STOPPED}
 """The status of a request that ends with a join."""
-
-
-def _no_text(token_ids: Sequence[int]) -> str:
-    return ""
-
-
-def _end_of(place: PlaceholderRange) -> int:
-    """The position after the tokens that an image stands for."""
-    return place.offset + place.length

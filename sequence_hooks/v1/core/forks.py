@@ -148,13 +148,10 @@ class ForkedBlocks:
         return num_tokens if num_tokens <= num_shared and num_tokens < child.num_tokens else 0
 
     def _groups_after(self, parent: Request, num_tokens: int) -> tuple[list[KVCacheBlock], ...] | None:
-        groups = []
-        for manager in self._manager.coordinator.single_type_managers:
-            blocks = blocks_after(manager, manager.req_to_blocks.get(parent.request_id, ()), num_tokens)
-            if blocks is None:
-                return None
-            groups.append(blocks)
-        return tuple(groups)
+        tables = ((each, each.req_to_blocks) for each in self._manager.coordinator.single_type_managers)
+        groups = [blocks_after(each, table.get(parent.request_id, ()), num_tokens) for each, table in tables]
+        found = tuple(group for group in groups if group is not None)
+        return found if len(found) == len(groups) else None
 
     def _keep_states_of(self, forks: list[Fork]) -> None:
         """Give forks of the same state a copy of it; release them if there is no block for the copy."""

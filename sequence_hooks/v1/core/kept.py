@@ -121,5 +121,4 @@ class KeptKV:
     @property
     def block_size(self) -> int:
         """Tokens per block."""
-        size: int = self._manager.coordinator.single_type_managers[0].block_size
-        return size
+        return int(self._manager.coordinator.single_type_managers[0].block_size)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Upstream's KV manager, in which the sequences of trees share KV, are given KV of others, and give up their own."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 from sequence_hooks.config import SpecialKwargs
@@ -122,7 +122,8 @@ class TreeKVManager(KVCacheManager):
 
     def evict_all(self) -> None:
         """Evict the KV of all requests that do not run."""
-        for candidate in [*self._candidates(), *self.evictor.candidates([*self._blocked.values(), *self._waiting()])]:
+        kept, holders = self.kept.candidates(self.injection.copies), [*self._blocked.values(), *self._waiting()]
+        for candidate in [*kept, *self.evictor.candidates(holders)]:
             self.evict(candidate)
         self.forks.release_all()
 
@@ -144,15 +145,12 @@ class TreeKVManager(KVCacheManager):
         is_for_others = not is_of_a_tree or (is_running and not all(map(self.is_of_a_tree, running)))
         takes_all = is_last_resort or is_for_others
         waiting = self._waiting() if takes_all else ()
-        victim = self.evictor.choose(request, self._blocked.values(), self._candidates(), waiting)
+        kept = self.kept.candidates(self.injection.copies)
+        victim = self.evictor.choose(request, self._blocked.values(), kept, waiting)
         if victim is None:
             return takes_all and self.forks.release_one_for(request.request_id)
         self.evict(victim)
         return True
-
-    def _candidates(self) -> Iterable[EvictionCandidate[Request]]:
-        """The kept KV of finished requests that may be evicted."""
-        return self.kept.candidates(self.injection.copies)
 
     def _waiting(self) -> list[Request]:
         """The waiting requests of trees."""

@@ -289,7 +289,6 @@ class HookScheduler(ReleaseScheduler):
             self._kept.release_settled(request)
 
     def kv_source(self, child: V1Branch) -> Source:
-        """The KV that is kept of a finished child."""
         return self._kept.source(child)
 
     def cut_kv(self, branch: V1Branch, num_kept: int) -> int:
@@ -337,7 +336,6 @@ class HookScheduler(ReleaseScheduler):
             self._events.finish(branch)
 
     def abort_sequences(self, branches: Sequence[V1Branch]) -> None:
-        """Abort requests, in this order."""
         self.finish_requests([branch.request_id for branch in branches], RequestStatus.FINISHED_ABORTED)
 
     def cancel_sequences(self, branches: Sequence[V1Branch]) -> None:

@@ -158,5 +158,4 @@ def params_of(request: Request) -> SamplingParams:
 
 def num_written(request: Request) -> int:
     """Tokens whose KV is written for certain. Upstream counts those of the steps in flight as computed already."""
-    count: int = request.num_computed_tokens - request.num_output_placeholders
-    return count
+    return int(request.num_computed_tokens - request.num_output_placeholders)

@@ -91,8 +91,3 @@ class StopStringChecker:
         index = bisect_left(self._ends, text_end + 1)
         start = self._ends[index - 1] if index else 0
         return index if start >= text_end else index + 1
-
-
-def has_stop_strings(params: SamplingParams) -> bool:
-    """Whether the text of a sequence may end it."""
-    return bool(params.stop) and params.detokenize

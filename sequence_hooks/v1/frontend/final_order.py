@@ -54,8 +54,7 @@ def _decoded(own: OutputSequence, token_ids: Sequence[int], tokenizer: Any, para
     request = bare_request(own.request_id, list(own.prompt_token_ids[-NUM_SEEN:]), plain)
     detokenizer = IncrementalDetokenizer.from_new_request(tokenizer, request)
     detokenizer.update(list(token_ids), False)
-    text: str = detokenizer.get_next_output_text(True, False)
-    return text
+    return str(detokenizer.get_next_output_text(True, False))
 
 
 def _logprobs(root: FrontBranch, spans: Sequence[Span], params: SamplingParams) -> Any:

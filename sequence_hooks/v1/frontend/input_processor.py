@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream's input processor, which also refuses requests that sequence hooks cannot serve."""
+"""Upstream's input processor, which also refuses requests that sequence hooks cannot serve; and what answers by outline
+need of upstream's front end."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.limits import limits_of
+from sequence_hooks.serving.outlines.answer import Engine
+from sequence_hooks.serving.outlines.reader import Texts
+from sequence_hooks.serving.outlines.tape import Detokenizer
 from sequence_hooks.tree.ids import check_request_id
 from sequence_hooks.v1.prior_output import PRIOR_OUTPUT
-from sequence_hooks.v1.wire import EVENT_LOG_ID, INJECTED_BY, RESUME
+from sequence_hooks.v1.wire import EVENT_LOG_ID, INJECTED_BY, RESUME, bare_request
 from vllm.exceptions import VLLMValidationError
+from vllm.logprobs import Logprob
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
+from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 from vllm.v1.engine.input_processor import InputProcessor
 
 _OURS = {PRIOR_OUTPUT, RESUME, INJECTED_BY}
@@ -74,6 +80,16 @@ class HookInputProcessor(InputProcessor):
             limits_of(self.special_kwargs, params.extra_args)
         except ValueError as error:
             raise VLLMValidationError(str(error), parameter="extra_args") from None
+
+
+def engine_of(tokenizer: Any) -> Engine:
+    """What is known of an engine whose front end has this tokenizer."""
+
+    def detokenizer(prompt_token_ids: list[int], params: Any) -> Detokenizer:
+        request = bare_request("answer", prompt_token_ids, params)
+        return cast(Detokenizer, IncrementalDetokenizer.from_new_request(tokenizer, request))
+
+    return Engine(Texts(tokenizer, Logprob), detokenizer)
 
 
 def _check_id(request_id: str) -> None:

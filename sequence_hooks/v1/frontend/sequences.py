@@ -46,8 +46,7 @@ class TreeDetokenizer(IncrementalDetokenizer):
 
     def num_output_tokens(self) -> int:
         """How many output tokens there are so far."""
-        count: int = self._detokenizer.num_output_tokens()
-        return count
+        return int(self._detokenizer.num_output_tokens())
 
     def end_with(self, end: TextEnd) -> None:
         """Take note of how the next tokens end the output."""
@@ -70,8 +69,7 @@ class TreeDetokenizer(IncrementalDetokenizer):
 
     def get_next_output_text(self, finished: bool, delta: bool) -> str:
         """As upstream's."""
-        text: str = self._detokenizer.get_next_output_text(finished, delta)
-        return text
+        return str(self._detokenizer.get_next_output_text(finished, delta))
 
     @property
     def has_text(self) -> bool:

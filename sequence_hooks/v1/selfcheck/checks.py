@@ -2,14 +2,14 @@
 """The checks: what is done to an engine with hooks, and what it claims."""
 
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
-from sequence_hooks.results import ChildOutput, Join
+from sequence_hooks.results import ChildOutput, Join, Segment
 from sequence_hooks.text.messages import describe_error
 from sequence_hooks.v1.frontend.outputs import CompletionOutput, RequestOutput
-from sequence_hooks.v1.selfcheck.findings import Finding
+from sequence_hooks.v1.selfcheck.findings import Finding, Stretch
 from sequence_hooks.v1.selfcheck.script import FORK_AT
-from sequence_hooks.v1.selfcheck.stretches import stretches_of
 from sequence_hooks.v1.selfcheck.trees import LENGTHS, LONGEST_PROMPT, Trees
 
 Check = Callable[[Trees], Finding]
@@ -140,7 +140,7 @@ def _finding(
         if num_children not in (None, number):
             found.append(f"{output.request_id} has {number} children, and should have {num_children}")
     found += trees.leftovers()
-    stretches = [stretch for output in outputs for stretch in stretches_of(output)]
+    stretches = [stretch for output in outputs for stretch in _stretches_of(output)]
     return Finding(name, claim, seen, stretches, found)
 
 
@@ -157,3 +157,36 @@ def _completion(output: RequestOutput) -> CompletionOutput:
     (completion,) = output.outputs
     assert isinstance(completion, CompletionOutput)
     return completion
+
+
+def _stretches_of(output: RequestOutput) -> Iterator[Stretch]:
+    """All stretches of a finished request's tree, parents first. Its results have to be merged whole."""
+    completion = _completion(output)
+    assert completion.logprobs is not None
+    token_ids = list(completion.token_ids)
+    entries: Iterable[Any] = completion.logprobs
+    logprobs = [entry[token_id].logprob for entry, token_id in zip(entries, token_ids, strict=True)]
+    segments = completion.segments or (Segment(0, len(token_ids), "sampled"),)
+    prompt = list(output.prompt_token_ids or ())
+    yield from _of_sequence(output.request_id, prompt, token_ids, logprobs, segments, completion.children)
+
+
+def _of_sequence(
+    name: str,
+    prompt: list[int],
+    token_ids: list[int],
+    logprobs: list[float],
+    segments: Sequence[Segment],
+    children: Sequence[ChildOutput],
+) -> Iterator[Stretch]:
+    for segment in segments:
+        if segment.origin == "sampled":
+            part = slice(segment.start, segment.end)
+            yield Stretch(name, [*prompt, *token_ids[: segment.start]], token_ids[part], logprobs[part])
+    merged = {segment.child: segment for segment in segments}
+    for child in children:
+        # A parent has its children's logprobs beside their tokens, and children tell only their tokens.
+        segment = merged[child.request_id]
+        context = [*prompt, *token_ids[: child.spawn_position], *child.prefix_token_ids]
+        own, known = list(child.token_ids), logprobs[segment.start : segment.end]
+        yield from _of_sequence(child.request_id, context, own, known, child.segments, child.children)

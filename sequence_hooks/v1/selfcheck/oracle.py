@@ -113,8 +113,7 @@ def _told(stretch: Stretch, position: int, expected: int, logprobs: Mapping[int,
 
 
 def _gap(logprobs: Mapping[int, Any], expected: int, token_id: int) -> float:
-    gap: float = logprobs[expected].logprob - logprobs[token_id].logprob
-    return gap
+    return float(logprobs[expected].logprob - logprobs[token_id].logprob)
 
 
 def _place(stretch: Stretch, position: int) -> str:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An engine with hooks in this process, whose trees follow scripts, and whose scheduler can be looked at."""
 
+import random
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +12,6 @@ from sequence_hooks.tree.integrity import IntegrityError
 from sequence_hooks.v1.core.kv_groups import state_managers
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.frontend.outputs import RequestOutput
-from sequence_hooks.v1.selfcheck.prompts import Prompts
 from sequence_hooks.v1.selfcheck.script import MAX_TOKENS, EveryToken, script_of
 from sequence_hooks.v1.settings import engine_args
 from vllm.engine.arg_utils import EngineArgs
@@ -31,6 +31,13 @@ LONGEST_PROMPT = 2
 
 LENGTHS = (0.5, 1, 1.5, LONGEST_PROMPT)
 """The lengths of prompts, in blocks: a fork then shares full blocks, and one that is partly full."""
+
+TEXT = (
+    "the stone lies under the apple tree near the river and a bird sings to it while seven men carry water from the "
+    "well to the old house where a woman writes letters to her sister about the winter the long road and the sea "
+)
+MIN_VARIETY = 10
+"""Different tokens of the text. A tokenizer that knows fewer of its words makes all prompts alike."""
 
 MAX_STEPS = 5000
 """After which we assume a hang; no check takes a tenth of it."""
@@ -172,3 +179,26 @@ def _beyond_windows(specs: Iterable[Any], block_size: int) -> list[float]:
     """The length of a prompt in blocks that is longer than each window or chunk; none if no layer has one."""
     sizes = [getattr(spec, name, None) for spec in specs for name in ("sliding_window", "attention_chunk_size")]
     return [max(filter(None, sizes)) / block_size + 1] if any(sizes) else []
+
+
+class Prompts:
+    """Each differs from its first token on: slices of one text that start at different places; of random ids where the
+    tokenizer does not know the text."""
+
+    def __init__(self, tokenizer: Any, vocab_size: int) -> None:
+        self._token_ids = _ids(tokenizer, vocab_size)
+        self._num_taken = 0
+
+    def take(self, length: int) -> list[int]:
+        """The next prompt, of ``length`` token ids."""
+        start = 7 * self._num_taken
+        self._num_taken += 1
+        return [self._token_ids[(start + index) % len(self._token_ids)] for index in range(length)]
+
+
+def _ids(tokenizer: Any, vocab_size: int) -> Sequence[int]:
+    token_ids: Sequence[int] = () if tokenizer is None else tokenizer.encode(TEXT, add_special_tokens=False)
+    if len(set(token_ids)) >= MIN_VARIETY:
+        return token_ids
+    draw = random.Random(0)
+    return [draw.randrange(vocab_size) for _ in range(200)]

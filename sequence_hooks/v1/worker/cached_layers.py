@@ -20,18 +20,15 @@ class CachedLayer(ABC):
     Attributes:
         module: The layer.
         keys, values: How many heads a token's keys, and its values, have, and how many elements a head has.
+        dtype: That of the keys and values that the layer is called with.
     """
 
     keys: tuple[int, int]
     values: tuple[int, int]
+    dtype: torch.dtype
 
     def __init__(self, module: Any) -> None:
         self.module = module
-
-    @property
-    @abstractmethod
-    def dtype(self) -> torch.dtype:
-        """That of the keys and values that the layer is called with."""
 
     @abstractmethod
     def called_with(self, *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -54,11 +51,7 @@ class HeadsLayer(CachedLayer):
         super().__init__(module)
         self.keys = (module.num_kv_heads, module.head_size)
         self.values = (module.num_kv_heads, module.head_size_v)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        dtype: torch.dtype = self.module.dtype
-        return dtype
+        self.dtype = module.dtype
 
     def called_with(self, *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
         _, keys, values = args[:3]
@@ -75,11 +68,7 @@ class LatentLayer(CachedLayer):
         super().__init__(module)
         self.keys = (1, module.qk_rope_head_dim)
         self.values = (1, module.kv_lora_rank)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        dtype: torch.dtype = self.module.kv_cache.dtype
-        return dtype
+        self.dtype = module.kv_cache.dtype
 
     def called_with(self, *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
         _, latent, keys = args[:3]

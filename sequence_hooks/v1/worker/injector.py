@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries out in upstream's model runners what a schedule says about injected KV.
+"""Carries out in upstream's model runners what a schedule says about injected KV, in all layers of the model.
 
 Both runners take in a schedule first: there, beside upstream's own copies of blocks, slots are copied. Both compute a
 step's slots from its positions: after that, positions may be shifted. The second runner's sampler reads them, too, for
 `min_tokens` and random numbers, so they are shifted back once the model has run.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from sequence_hooks.kv.caches import Layer, copy_slots
 from sequence_hooks.v1.wire import INJECTED_BY, InjectedStep, injected_by
+from sequence_hooks.v1.worker.cached_layers import cached_layer
 from sequence_hooks.v1.worker.extending import after, before
-from sequence_hooks.v1.worker.kv_copier import KVCopier
+from sequence_hooks.v1.worker.keys import KeyCheck, refuse
+from sequence_hooks.v1.worker.kv_layout import LayoutError, view_by_token
 from vllm.sampling_params import SamplingParams
 from vllm.utils.platform_utils import is_pin_memory_available
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -27,7 +30,7 @@ def attach(model_runner: Any) -> None:
     Raises:
         ValueError: the model's KV cannot be injected.
     """
-    install(Injector(KVCopier.of(model_runner), model_runner.device), model_runner)
+    install(Injector(KVCopier(model_runner), model_runner.device), model_runner)
 
 
 def install(injector: "Injector", model_runner: Any) -> None:
@@ -53,6 +56,23 @@ class Copier(Protocol):
 
     def copy(self, slot_copies: torch.Tensor, /) -> None:
         """Copy KV from slot to slot."""
+
+
+class KVCopier:
+    """Copies KV between slots of a model's caches, and moves the keys to their new positions."""
+
+    def __init__(self, model_runner: Any) -> None:
+        """For either of upstream's model runners, whose caches must be bound, and not yet in use.
+
+        Raises:
+            ValueError: the keys of some layer cannot be moved, or its cache cannot be read by token.
+        """
+        self._layers = list(_layers_of(model_runner))
+
+    @torch.inference_mode()
+    def copy(self, slot_copies: torch.Tensor) -> None:
+        """See `sequence_hooks.kv.caches.copy_slots`."""
+        copy_slots(self._layers, slot_copies)
 
 
 class Injector:
@@ -150,3 +170,31 @@ def _number_of(params: SamplingParams | None) -> int:
     """The number of the step that injects KV for a request; 0 if none does."""
     extra_args = None if params is None else params.extra_args
     return 0 if extra_args is None else extra_args.get(INJECTED_BY, 0)
+
+
+def _layers_of(model_runner: Any) -> Iterator[Layer]:
+    config, caches = model_runner.vllm_config, model_runner.kv_cache_config
+    modules, model = config.compilation_config.static_forward_context, config.model_config
+    num_dims = model.mrope_num_dims if model.uses_mrope else None
+    check = KeyCheck(model_runner.get_model(), model.get_hidden_size(), model.max_model_len, num_dims)
+    seen, num_moved = set(), 0
+    for group in caches.kv_cache_groups:
+        for name in group.layer_names:
+            layer = cached_layer(modules[name])
+            if layer is None:
+                refuse(f"{type(modules[name]).__name__}, as in {name}")
+            # Layers may share a cache.
+            if layer.module.kv_cache.data_ptr() in seen:
+                continue
+            seen.add(layer.module.kv_cache.data_ptr())
+            part = check.rotated_part(name, layer)
+            num_moved += part is not None
+            try:
+                keys, values = view_by_token(layer, caches.num_blocks, group.kv_cache_spec.block_size)
+            except LayoutError as error:
+                refuse(f"the KV cache of {type(layer.module.impl).__name__}, as in {name}: {error}")
+            yield Layer(keys, values, *(part or (None,)))
+    if not num_moved:
+        refuse(
+            "a model none of whose layers rotates its keys, as its positions are part of what they are computed from"
+        )

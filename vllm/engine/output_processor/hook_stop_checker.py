@@ -26,8 +26,7 @@ class HookStopChecker(StopChecker):
 
     def max_len(self, lora_request: LoRARequest | None) -> int:
         """The most tokens that a context may have with this adapter."""
-        most: int = self._get_max_model_len(lora_request)
-        return most
+        return self._get_max_model_len(lora_request)
 
     def maybe_stop_sequence(
         self,

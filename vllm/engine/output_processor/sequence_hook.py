@@ -165,13 +165,9 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         return branch
 
     def _driver_of(self, group: SequenceGroup) -> ForkJoinDriver[V0Sequence]:
-        return self._scheduler_of(group).driver
-
-    def _scheduler_of(self, group: SequenceGroup) -> HookScheduler:
-        """The scheduler that runs ``group``."""
-        if len(self.scheduler) == 1:
-            return self.scheduler[0]
-        return next(each for each in self.scheduler if group in each.running)
+        """The driver of the scheduler that runs ``group``."""
+        first, *others = self.scheduler
+        return next(each for each in self.scheduler if group in each.running).driver if others else first.driver
 
 
 def _has_prompt_logprobs(group: SequenceGroup) -> bool:

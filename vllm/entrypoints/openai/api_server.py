@@ -38,8 +38,7 @@ class _Client:
 
     async def decode(self, token_ids: tuple[int, ...]) -> str:
         tokenizer = await self._client.get_tokenizer()
-        text: str = tokenizer.decode(list(token_ids), skip_special_tokens=False)
-        return text
+        return tokenizer.decode(list(token_ids), skip_special_tokens=False)
 
     async def longest_text(self) -> int:
         model_config = await self._client.get_model_config()

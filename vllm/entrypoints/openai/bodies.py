@@ -19,12 +19,6 @@ _MAX_CHARACTERS = 1000
 """The most of an error message; the rest is cut off."""
 
 
-def as_request_error(error: ValidationError) -> RequestValidationError:
-    """The error as FastAPI raises it for a body."""
-    errors = error.errors(include_url=False, include_context=False)
-    return RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in errors])
-
-
 def json_error(error: Exception) -> RequestValidationError:
     """The error for a body that cannot be parsed at all."""
     return RequestValidationError([{"type": "json_invalid", "loc": ("body",), "msg": f"JSON decode error: {error}"}])
@@ -44,14 +38,15 @@ def answer_briefly(app: FastAPI) -> None:
     async def answer_without_inputs(request: Request, error: RequestValidationError) -> Response:
         # A new error, unlike the original, does not name the file of its route either.
         shown = RequestValidationError([_brief(each) for each in error.errors()[:_MAX_ERRORS]])
-        response: Response = await answer(request, shown)
-        return response
+        return await answer(request, shown)
 
     async def answer_as_validated(request: Request, error: ValidationError) -> Response:
         # Upstream validates a body itself only in this route; elsewhere a pydantic error is not the client's fault.
         if getattr(request.scope.get("endpoint"), "__name__", None) != "invocations":
             raise error
-        return await answer_without_inputs(request, as_request_error(error))
+        errors = error.errors(include_url=False, include_context=False)
+        in_body = RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in errors])
+        return await answer_without_inputs(request, in_body)
 
     app.exception_handlers[RequestValidationError] = answer_without_inputs
     app.exception_handlers[ValidationError] = answer_as_validated
@@ -63,11 +58,7 @@ def _brief(error: Any) -> Any:
         return brief_text(str(error))
     brief = {
         "type": error["type"],
-        "loc": tuple(_brief_part(part) for part in error["loc"]),
+        "loc": tuple(brief_text(part) if isinstance(part, str) else part for part in error["loc"]),
         "msg": brief_text(error["msg"]),
     }
     return brief | ({"input": abbreviated(error["input"])} if "input" in error else {})
-
-
-def _brief_part(part: int | str) -> int | str:
-    return brief_text(part) if isinstance(part, str) else part

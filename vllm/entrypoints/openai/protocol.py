@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from pydantic import BaseModel, Field, ModelWrapValidatorHandler, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, model_validator
 from typing_extensions import Self
 
 from sequence_hooks.serving.usage import COUNT_TREE
@@ -13,11 +13,15 @@ from vllm._upstream.entrypoints.openai import protocol as upstream
 from vllm.engine.request_checks import MAX_SAMPLES
 from vllm.sampling_params import SamplingParams
 
-_STREAM_CHILDREN = "With stream: send what the request's children sample, too, each in chunks without choices."
 
+class HookRequest(upstream.OpenAIBaseModel):
+    """A request that may ask for its children's samples, and whose client is told what is wrong even if upstream's
+    checks raise other errors. ``stream_children`` changes nothing for a request that meets no hook."""
 
-class Refusable(BaseModel):
-    """A request whose client is told what is wrong even if upstream's checks raise other errors."""
+    stream_children: bool = Field(
+        default=False,
+        description="With stream: send what the request's children sample, too, each in chunks without choices.",
+    )
 
     @model_validator(mode="wrap")
     @classmethod
@@ -33,39 +37,29 @@ class Refusable(BaseModel):
                 raise ValueError(f"{name} is {abbreviated(getattr(request, name))}; use {MAX_SAMPLES} at most")
         return request
 
-
-class CompletionRequest(Refusable, upstream.CompletionRequest):
-    """Upstream's `CompletionRequest`; ``stream_children`` changes nothing for a request that meets no hook."""
-
-    stream_children: bool = Field(default=False, description=_STREAM_CHILDREN)
-
     def to_sampling_params(self, *args: Any, **kwargs: Any) -> SamplingParams:
-        return _asking_for_trees(super().to_sampling_params(*args, **kwargs), self)
+        params: SamplingParams = super().to_sampling_params(*args, **kwargs)
+        asked = {
+            "stream_children": self.stream_children and self.stream,
+            COUNT_TREE: self.stream_options and self.stream_options.continuous_usage_stats,
+        }
+        names = [name for name, is_asked in asked.items() if is_asked]
+        if names:
+            params.extra_args = {**(params.extra_args or {}), **dict.fromkeys(names, True)}
+        return params
 
 
-class ChatCompletionRequest(Refusable, upstream.ChatCompletionRequest):
+class CompletionRequest(HookRequest, upstream.CompletionRequest):
+    """Upstream's `CompletionRequest`, with ``stream_children``."""
+
+
+class ChatCompletionRequest(HookRequest, upstream.ChatCompletionRequest):
     """Upstream's `ChatCompletionRequest`, with ``stream_children``."""
-
-    stream_children: bool = Field(default=False, description=_STREAM_CHILDREN)
-
-    def to_sampling_params(self, *args: Any, **kwargs: Any) -> SamplingParams:
-        return _asking_for_trees(super().to_sampling_params(*args, **kwargs), self)
 
 
 # Upstream's batches look the classes of their requests up by these names in its own module.
 upstream.CompletionRequest = CompletionRequest
 upstream.ChatCompletionRequest = ChatCompletionRequest
-
-
-def _asking_for_trees(params: SamplingParams, request: CompletionRequest | ChatCompletionRequest) -> SamplingParams:
-    asked = {
-        "stream_children": request.stream_children and request.stream,
-        COUNT_TREE: request.stream_options and request.stream_options.continuous_usage_stats,
-    }
-    names = [name for name, is_asked in asked.items() if is_asked]
-    if names:
-        params.extra_args = {**(params.extra_args or {}), **dict.fromkeys(names, True)}
-    return params
 
 
 __getattr__ = fall_back_to("vllm._upstream.entrypoints.openai.protocol")

@@ -86,15 +86,12 @@ class GrammarTrials:
                 fault = self._try(asked, tokenizer, model_config)
             except OSError as error:
                 raise ValueError(shown_grammar(params, f"the process that tries it has ended ({error})")) from error
-            self._remember(digest, fault)
+            with self._lock:
+                self._answers[digest] = fault
+                if len(self._answers) > _MAX_REMEMBERED:
+                    self._answers.popitem(last=False)
         if fault:
             raise ValueError(shown_grammar(params, fault))
-
-    def _remember(self, digest: bytes, fault: str) -> None:
-        with self._lock:
-            self._answers[digest] = fault
-            if len(self._answers) > _MAX_REMEMBERED:
-                self._answers.popitem(last=False)
 
     def close(self) -> None:
         """End the process; the next grammar starts another."""
