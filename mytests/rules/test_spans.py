@@ -15,7 +15,7 @@ def parent_id(span: ReadableSpan) -> int | None:
 class TestSpans:
     def test_a_childs_span_is_under_its_parents(self) -> None:
         """This holds at every depth, and for siblings, in one trace; a request without children has one span."""
-        spans = traced_run(**tree("!!z", ("!y", "x"), "w"))
+        spans = traced_run(None, **tree("!!z", ("!y", "x"), "w"))
         assert {name: parent_id(span) for name, span in spans.items()} == {
             "r": None,
             "r_child_0": spans["r"].context.span_id,

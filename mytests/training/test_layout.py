@@ -63,7 +63,7 @@ class TestAllMerges:
         for _ in range(150):
             tree = random_tree(draw)
             rows = lay_out([tree], merge, moving=moving)
-            assert values_in(rows) == Simulated(tree, merge, hashed).run().found
+            assert values_in(rows) == Simulated(tree, merge, hashed).found
             num_tokens = sum(len(each.prompt_token_ids) + len(each.output_token_ids) for each in tree.walk())
             num_copies = sum(source != row for row, source in enumerate(rows.sources))
             assert moving == "computed" or len(rows) - num_copies <= 2 * num_tokens

@@ -2,6 +2,7 @@
 """Rare configurations of V0: several schedulers, and prompt logprobs of a prompt in chunks."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -64,7 +65,7 @@ def test_an_id_that_waits_in_no_scheduler_is_refused() -> None:
     assert processor.room_to_resume("s").num_tokens == 128 - len("prompt.")
 
 
-def counting(**params: int) -> tuple[SurgicalEngine, SequenceGroup]:
+def counting(**params: Any) -> tuple[SurgicalEngine, SequenceGroup]:
     """An engine that is to be given prompt logprobs by hand, and its request."""
     engine = SurgicalEngine(SYNC_HOOKS)
     group = engine.add(detokenize=False, prompt="abcd", **params)

@@ -124,7 +124,7 @@ SCHEDULES: dict[str, dict[str, object]] = {
 }
 
 
-def opened(mode: Mode, is_async: bool = False, record_to: str | None = None, **engine_args: object) -> LLM:
+def opened(mode: Mode, is_async: bool = False, record_to: str | None = None, **engine_args: Any) -> LLM:
     """The model with its hooks."""
     with allowed() if is_async else nullcontext():
         llm = open_engine(hooks_for(mode, record_to=record_to), **engine_args)
@@ -135,7 +135,7 @@ def opened(mode: Mode, is_async: bool = False, record_to: str | None = None, **e
 
 
 @pytest.mark.parametrize("engine_args", cases(SCHEDULES, ["tight-kv-prefix-caching", ASYNCHRONOUS]))
-def test_trees_are_the_same_however_they_are_scheduled(engine: LLM, mode: Mode, engine_args: dict[str, object]) -> None:
+def test_trees_are_the_same_however_they_are_scheduled(engine: LLM, mode: Mode, engine_args: dict[str, Any]) -> None:
     """Prefix caching, small chunks, KV for a fraction of the load, and outputs that are processed a step later."""
     prompts = sure_prompts(24, 2, mode)
     expected = engine.generate(prompts, GREEDY, use_tqdm=False)

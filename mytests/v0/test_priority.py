@@ -17,7 +17,7 @@ from mytests.harness.v0.variants import MANUAL, engine_with_kv
 
 LOW, MIDDLE, URGENT = 9, 5, 0
 TWO = dataclasses.replace(HOOKS, children_per_promise=2)
-TIGHT = {"num_blocks": 6, "max_model_len": 24}
+TIGHT: dict[str, Any] = {"num_blocks": 6, "max_model_len": 24}
 
 
 def prioritized(hooks: Any = HOOKS, policy: str = "auto", **sizes: Any) -> SurgicalEngine:

@@ -27,6 +27,7 @@ from vllm.engine.multiprocessing.hook_calls import RPCHookCall, RPCHookResult
 from vllm.entrypoints.openai import api_server
 from vllm.lora.request import LoRARequest
 
+NO_IDS: tuple[Any, ...] = ([True], [2.0], ["2"], {})
 NO_SUCH = "resume_sequence: request_id is 'nobody', and no such sequence waits to be resumed"
 
 
@@ -115,7 +116,7 @@ class TestRoutes:
             ({"request_id": "nobody"}, 400, NO_SUCH),
             ({"request_id": "r", "text": "a", "token_ids": [1]}, 400, "text and token_ids are both set"),
             ({"request_id": "r", "texts": "a"}, 422, "texts"),
-            *(({"request_id": "r", "token_ids": ids}, 422, "token_ids") for ids in ([True], [2.0], ["2"], {})),
+            *(({"request_id": "r", "token_ids": ids}, 422, "token_ids") for ids in NO_IDS),
             ({"request_id": 5}, 422, "request_id"),
             ({"request_id": "r", "text": "a" * 10_000}, 413, "no sequence of this model has room for more than 6496"),
             ([], 422, "body"),

@@ -51,7 +51,13 @@ def test_a_block_that_is_copied_from_is_not_copied_into_in_the_same_step() -> No
 def test_blocked_parents_give_way_to_children_that_preempt_each_other() -> None:
     """Otherwise every step does something, yet no sequence makes progress."""
     hooks = dataclasses.replace(HOOKS, children_per_promise=2)
-    sizes = {"block_size": 8, "num_blocks": 6, "max_model_len": 40, "max_num_batched_tokens": 16, "max_num_seqs": 4}
+    sizes: dict[str, Any] = {
+        "block_size": 8,
+        "num_blocks": 6,
+        "max_model_len": 40,
+        "max_num_batched_tokens": 16,
+        "max_num_seqs": 4,
+    }
     scene = Scene(SurgicalEngine(hooks, **sizes), r="!")
     scene.happen(("q", 6), ("r", 17), 4)
     scene.end()
@@ -124,7 +130,13 @@ def test_a_block_that_was_forgotten_is_evicted_as_what_it_holds_now(
 
 def test_a_swapped_prefill_comes_back_in_chunks() -> None:
     """It has more tokens left than fit into a step."""
-    sizes = {"block_size": 8, "num_blocks": 6, "max_model_len": 48, "max_num_batched_tokens": 16, "max_num_seqs": 4}
+    sizes: dict[str, Any] = {
+        "block_size": 8,
+        "num_blocks": 6,
+        "max_model_len": 48,
+        "max_num_batched_tokens": 16,
+        "max_num_seqs": 4,
+    }
     scene = Scene(SurgicalEngine(SYNC_HOOKS, num_cpu_blocks=32, **sizes), r="a" * 38, s="b")
     scene.happen(("r", 8), ("s", 40))
     scene.end()
@@ -144,7 +156,7 @@ def test_a_block_is_not_evicted_before_those_behind_it() -> None:
 @pytest.mark.parametrize("caching", [False, True])
 def test_a_context_of_many_blocks_is_forked(caching: bool) -> None:
     """Upstream walks a sequence's blocks recursively, which Python stops after a thousand calls."""
-    sizes = {"num_blocks": 1300, "max_model_len": 5000, "max_num_batched_tokens": 5000}
+    sizes: dict[str, Any] = {"num_blocks": 1300, "max_model_len": 5000, "max_num_batched_tokens": 5000}
     engine = SurgicalEngine(prefix_caching=caching, **sizes)
     output = completed(engine, "p" * 4500, r="a!" + "b" * 9, r_child_0="ABCDEFGHI")
     assert output.text == "aABCDEFGHI" + "b" * 9

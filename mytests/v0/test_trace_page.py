@@ -2,6 +2,7 @@
 """The page of a recorded run in a real browser: what is drawn, and what is said at the pointer."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,12 +27,12 @@ def box_of(opened: Opened, element: str) -> dict[str, float]:
     """Where an element is."""
     found = opened.page.locator(element).bounding_box()
     assert found is not None
-    return dict(found)
+    return {name: float(value) for name, value in found.items()}  # type: ignore[arg-type]
 
 
 class TestColors:
     @pytest.mark.parametrize(("scheme", "page"), [("light", "#ffffff"), ("dark", "#14171b")])
-    def test_bars_have_the_legends_colors(self, scheme: str, page: str, open_page: Opener, picture: Picture) -> None:
+    def test_bars_have_the_legends_colors(self, scheme: Any, page: str, open_page: Opener, picture: Picture) -> None:
         """Each state has its color where it occurred, and the page follows the browser's mode."""
         opened = open_page(picture)
         opened.page.emulate_media(color_scheme=scheme)
