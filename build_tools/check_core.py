@@ -44,7 +44,7 @@ def main() -> int:
         python = make_environment(folder)
         run([*UV, "build", "--quiet", "--wheel", "--out-dir", folder / "dist", "sequence_hooks"], ROOT)
         (wheel,) = (folder / "dist").glob("*.whl")
-        install(python, f"{wheel}[watch]", "pytest", "hypothesis", "tokenizers")
+        install(python, f"{wheel}[watch]", "pytest", "hypothesis")
         seconds = min(import_all(python, folder) for _ in range(7))
         if seconds > MAX_SECONDS:
             raise SetupError(f"importing sequence_hooks takes {seconds:.2f} s at best, and may take {MAX_SECONDS} s")

@@ -10,14 +10,15 @@ import tempfile
 from pathlib import Path
 
 from build_tools.check_core import IMPORT_ALL, ROOT, UV, install, make_environment, run
+from build_tools.commands import UPSTREAM_FOLDER, place_upstream
 from build_tools.errors import SetupError
 
 DIST = ROOT / "dist"
 TWINE, CONTENTS = "twine@7.0.0", "check-wheel-contents@0.6.3"
 """What judges metadata and files. Only a release needs them."""
 
-_NOT_INSTALLED = "LICENSE,README.md,pyproject.toml,build,*.egg-info,__pycache__,_upstream"
-"""Of the two packages' folders; what is in ``_upstream`` is fetched."""
+_NOT_INSTALLED = ("LICENSE", "README.md", "pyproject.toml")
+"""Files of the plug-in's distribution that lie in its package's folder."""
 
 _ENTRY_POINT = """
 from importlib.metadata import entry_points
@@ -72,9 +73,13 @@ def build_all(source: Path) -> None:
 
 def check_contents(source: Path) -> None:
     """Compare the wheels with the packages of ``source``, and all metadata with what a package index takes."""
-    tool = (*UV, "tool", "run", CONTENTS, "--package-omit", _NOT_INSTALLED, "--package", source / "sequence_hooks")
+    for name in _NOT_INSTALLED:
+        (source / "sequence_hooks" / name).unlink()
+    omitted = ("--package-omit", "build,*.egg-info,__pycache__")
+    tool = (*UV, "tool", "run", CONTENTS, *omitted, "--package", source / "sequence_hooks")
     run([*tool, _built("vllm_sequence_hooks-*.whl")], ROOT)
-    # It has two packages, and files of upstream's that are the same.
+    # It has two packages, and in one of them upstream's, with kernels and files that are the same.
+    place_upstream(source / UPSTREAM_FOLDER)
     run([*tool, "--package", source / "vllm", "--ignore", "W002,W009", _built("vllm-*.whl")], ROOT)
     run([*UV, "tool", "run", TWINE, "check", "--strict", *sorted(DIST.glob("vllm*"))], ROOT)
 

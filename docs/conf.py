@@ -10,7 +10,7 @@ from pathlib import Path
 from sphinx.application import Sphinx
 from sphinx.ext.napoleon.docstring import GoogleDocstring
 
-from build_tools.site import toctrees
+from docs.tools.site import toctrees
 
 ROOT = Path(__file__).parent.parent
 INDEX = "docs/index"

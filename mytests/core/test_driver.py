@@ -10,11 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from mytests.harness.plain_engine import HOOKS, PlainEngine
 from mytests.harness.stepped import plan
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.events import TreeEvent
+from sequence_hooks.tree.rules import Decision
 
 NESTED = dataclasses.replace(HOOKS, max_child_depth=3)
 
@@ -45,6 +47,19 @@ def join_with_a_stranger(children: Any) -> list[int]:
     return [1000]
 
 
+def detaching_second(sampled: Callable[..., Decision | None]) -> Callable[..., Decision | None]:
+    """As a driver decides, but second children are detached, whatever their token says."""
+
+    def detaching(*args: Any) -> Decision | None:
+        decision = sampled(*args)
+        if decision is None:
+            return None
+        children = tuple((structs.replace(spec, is_detached=spec.number == 1), own) for spec, own in decision.children)
+        return dataclasses.replace(decision, children=children)
+
+    return detaching
+
+
 def test_the_tree_learns_of_each_step_before_the_engine_carries_it_out() -> None:
     """And of a join after its tokens are there."""
     order = Order()
@@ -65,6 +80,28 @@ def test_a_chain_of_ended_parents_is_joined_at_once() -> None:
     engine.add()
     steps = engine.run(plan(r="!", r_child_0="!", r_child_0_child_0="!", r_child_0_child_0_child_0=""))
     assert steps == 4, "in the last one two sequences end"
+    engine.assert_empty()
+
+
+def test_a_tree_without_hooks_spawns_nothing() -> None:
+    """Its tokens are ordinary ones."""
+    engine = PlainEngine()
+    root = engine.add(extra_args={"hooks": False})
+    engine.run(plan(r="!."))
+    assert (root.children, root.phase) == ([], "finished")
+    engine.assert_empty()
+
+
+def test_a_join_that_fills_the_model_waits_for_detached_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is BLOCKED until they are done, and finishes with the length that it had."""
+    engine = PlainEngine(max_model_len=7)
+    root = engine.add(prompt="pp")
+    monkeypatch.setattr(engine.driver, "sampled", detaching_second(engine.driver.sampled))
+    script = plan(r="!!.", r_child_0="ab", r_child_1="xxx")
+    engine.run_until(lambda: root.outcome is not None, script)
+    assert (root.phase, root.outcome, engine.queues()["blocked"]) == ("blocked", "length", ["r"])
+    engine.run(script)
+    assert (root.phase, root.sequence.outcome) == ("finished", "length")
     engine.assert_empty()
 
 

@@ -59,7 +59,7 @@ class Walks(RuleBasedStateMachine):
     """The prefixes of children that have all of their parent's context."""
 
     handlers: ClassVar[tuple[dict[int, str], ...]] = ({},)
-    """Handlers of further tokens, see `mytests.fuzz.reference.REPLACING`."""
+    """Handlers of further tokens, see `mytests.fuzz.handlers.REPLACING`."""
 
     engine: SteppedEngine[Any]
 

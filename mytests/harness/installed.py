@@ -2,7 +2,7 @@
 """The engine under test: V0 in the fork's environment, V1 of a stock vLLM in the plug-in's.
 
 Here it is told which one is installed, and how they differ. `v0/` and `v1/` have the same things for each, of which
-`surgical` and `histories` choose. Nothing of an engine is imported here: that takes seconds.
+`surgical` and `mytests.fuzz.run` choose. Nothing of an engine is imported here: that takes seconds.
 """
 
 from importlib.util import find_spec

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from build_tools.configuration_page import PAGE, page
 from build_tools.releases import SHA256
-from build_tools.site import toctrees
+from docs.tools.site import toctrees
 from mytests.harness.characters import CharTokenizer
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers import TokenHandler

@@ -176,7 +176,7 @@ def test_command_line_prints_one_line_for_an_error(tmp_path: Path) -> None:
 def test_what_a_set_up_lacks_is_one_line(tmp_path: Path, variable: str, line: str) -> None:
     """It is told before anything is fetched."""
     command = ["sh", "build_tools/setup.sh", "fork", str(tmp_path / "venv")]
-    environment = os.environ | {variable: "none", "VLLM_TARGET_DEVICE": "cpu"}
+    environment = os.environ | {"PYTHON": sys.executable, "VLLM_TARGET_DEVICE": "cpu", variable: "none"}
     result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert result.stderr.startswith(f"error: {line}") and result.stderr.count("\n") == 1

@@ -4,7 +4,10 @@
 import dataclasses
 from typing import Any
 
-from mytests.harness.installed import LARGEST_CHILD
+import pytest
+
+from mytests.harness.base import BaseEngine
+from mytests.harness.installed import LARGEST_CHILD, MODES
 from mytests.harness.memory import bytes_left
 from mytests.harness.surgical import HOOKS, PROMISE, SurgicalEngine, finished, plan
 from mytests.harness.tiers import sizes
@@ -30,8 +33,9 @@ def bytes_of_a_child(prompt_length: int, num_children: int) -> float:
 
 
 @sizes(100, 600)
-def test_memory_does_not_grow_with_the_context_of_each_child(size: int) -> None:
+def test_memory_does_not_grow_with_the_context_of_each_child(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds of children follow a prompt of 10 or 1,400 tokens; a context takes at least 8 bytes per token."""
+    monkeypatch.setattr(BaseEngine, "mode", MODES[0])
     short, long = bytes_of_a_child(10, size), bytes_of_a_child(1400, size)
     assert long - short < 1_000
     # A context of 1,400 tokens would be more.

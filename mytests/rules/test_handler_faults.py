@@ -4,7 +4,7 @@
 import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -194,7 +194,8 @@ class TestFaults:
         assert output.children[0].prefix_token_ids == (65, 66)
 
     @pytest.mark.parametrize(
-        "made", [with_prefix(itertools.count()), lambda: Actions(cast(Any, map(Spawn, itertools.repeat(()))))]
+        "made",
+        [with_prefix(itertools.count()), lambda: Actions(map(Spawn, itertools.repeat(())))],  # type: ignore[arg-type]
     )
     def test_endless_children_and_prefixes_make_it_an_ordinary_token(self, made: Callable[[], Any]) -> None:
         """They are read up to one more than there is room for."""

@@ -42,7 +42,7 @@ INJECTED: dict[str, tuple[SpecialKwargs, tuple[Any, ...], str, list[int], int]] 
     ),
     "a result of one token": (SYNC_INJECT, ("!.z", "A"), "Az", [2], 0),
     "nothing of what a child was given, and hands on": (
-        replace(INJECT, max_child_depth=2), ("a!z", ("b!y", "CDEFG")), "abCDEFGyz", [2], 4 + 6,
+        replace(INJECT, max_child_depth=2), ("a!z", ("b!y", "CDEFG")), "abCDEFGyz", [2], 4 + 7,
     ),
     "what a child got at its end": (
         replace(SYNC_INJECT, max_child_depth=2), ("!.z", ("a!b", "CDE")), "abCDEz", [4], 3,

@@ -46,7 +46,8 @@ def test_joins_are_counted(strategy: Any, texts: tuple[str, ...], aborted: str |
     log()
     log()
     assert [told(f"{name}_total") for name in OF_JOINS] == counts
-    assert told("request_blocked_time_seconds_count") == 1 and not engine.driver.trees.stats.blocked_times
+    assert told("request_blocked_time_seconds_count") == 1
+    assert IS_V1 or not engine.driver.trees.stats.blocked_times
     assert told("num_requests_blocked") == told("blocked_cache_usage_perc") == 0
     assert told("blocked_kv_evictions_total", means="discard") == 0
     engine.assert_empty()

@@ -30,7 +30,7 @@ SLOPES = [0.5, 0.25, 0.125, 0.0625]
 BIASED = [Heads(dtype=dtype, alibi_slopes=SLOPES) for dtype in (torch.float32, torch.bfloat16)]
 PREFILLS = [(90, 30), (0, 60), (3, 2)]
 ALL_KINDS = ([(33, 5), (0, 40), (16, 1), (200, 17)], [(70, 1), (15, 1), (1, 1)])
-LATER_CHUNKS: tuple[list[tuple[int, int]], ...] = ([], [(40, 1), (50, 12)])
+LATER_CHUNKS: tuple[Any, ...] = ([], [(40, 1), (50, 12)])
 """V1 counts those of a preempted request as decodes."""
 
 V0_STEPS: list[tuple[Any, ...]] = [

@@ -115,7 +115,7 @@ def test_every_sampled_token_is_the_oracles(engine: LLM, plain: LLM, mode: Mode)
 
 
 ASYNCHRONOUS = "asynchronous output, tight KV"
-SCHEDULES: dict[str, dict[str, object]] = {
+SCHEDULES: dict[str, dict[str, Any]] = {
     "prefix-caching": {"enable_prefix_caching": True},
     "small-chunks": {"max_num_batched_tokens": 64, "max_num_seqs": 8},
     "tight-kv": {"num_gpu_blocks_override": 40},

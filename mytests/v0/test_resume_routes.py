@@ -91,6 +91,9 @@ def server(client: Any) -> TestClient:
     return TestClient(app)
 
 
+NO_IDS: list[Any] = [[True], [2.0], ["2"], {}]
+
+
 def post(content: Any, content_type: str = "application/json") -> tuple[int, str]:
     """The status and the text of the answer to a body."""
     response = server(FakeClient()).post("/v1/resume_sequence", content=content, headers={"Content-Type": content_type})
