@@ -10,16 +10,17 @@ from pathlib import Path
 from sphinx.application import Sphinx
 from sphinx.ext.napoleon.docstring import GoogleDocstring
 
-from docs.tools.site import toctrees
+from docs.tools.site import tests_of_rules, toctrees, with_tests
 
 ROOT = Path(__file__).parent.parent
 INDEX = "docs/index"
+RULES = "docs/internals/semantics"
 
 project = "Sequence hooks for vLLM"
 root_doc = "README"
 include_patterns = [
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "TODO.md"),
-    *("docs/**", "deploy/*.md", "mytests/README.md", "examples/*/README.md"),
+    *("docs/**", "deploy/*.md", "examples/*/README.md"),
 ]
 # Folders that are not worth a visit.
 exclude_patterns = [".*", "benchmarks", "build", "dist", "mutants", "sequence_hooks", "vllm"]
@@ -55,10 +56,12 @@ def setup(app: Sphinx) -> None:
 
 
 def add_contents(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Let the first page name all others, for the site's navigation; on a code host it is read without that."""
+    """On a code host pages are read without it: the first one names all others, and each rule has its tests."""
     if docname == root_doc:
         index = (ROOT / f"{INDEX}.md").read_text()
         source[0] += toctrees(index, INDEX, app.env.found_docs - {root_doc})
+    elif docname == RULES:
+        source[0] = with_tests(source[0], tests_of_rules(ROOT / "mytests"))
 
 
 def read_sections(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:

@@ -76,6 +76,7 @@ class ReplacingWalks(PlainWalks):
     budgets = (None, None, 50)
 
 
+@pytest.mark.rule(14, 15)
 @pytest.mark.parametrize("machine", [PlainWalks, BudgetWalks, ReplacingWalks])
 @pytest.mark.parametrize(
     "size", [pytest.param(SHORT, id="short"), pytest.param(LONG, id="long", marks=pytest.mark.full)]

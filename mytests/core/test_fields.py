@@ -125,6 +125,7 @@ NOWHERE: list[tuple[Any, str]] = [
 
 
 class TestFields:
+    @pytest.mark.rule(19)
     @pytest.mark.parametrize(("fields", "message"), BAD_VALUES)
     def test_a_bad_value_is_refused(self, fields: dict[str, object], message: str) -> None:
         """The error names the field, its value and the way out."""

@@ -20,6 +20,7 @@ class Cut(Pieces):
 
 
 class TestStart:
+    @pytest.mark.rule(16)
     @pytest.mark.parametrize(
         ("pieces", "start"),
         [
@@ -44,6 +45,7 @@ class TestStart:
 
 
 class TestGuard:
+    @pytest.mark.rule(16)
     def test_what_its_token_has_before_it_stays(self) -> None:
         """And what the last token has after it goes with it."""
         tokenizer = Cut("b<", ">c")

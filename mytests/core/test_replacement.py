@@ -57,6 +57,7 @@ class TestDecide:
         assert isinstance(decision, Decision)
         assert decision.replacement == Replacement(3, (7,))
 
+    @pytest.mark.rule(15)
     @pytest.mark.parametrize(
         ("actions", "message"),
         [
@@ -110,6 +111,7 @@ class TestSegments:
 
 
 class TestKV:
+    @pytest.mark.rule(15)
     @pytest.mark.parametrize(("start", "num_prefill"), [(6, 1), (5, 2), (4, 1), (0, 1)])
     def test_injected_kv_is_kept_as_a_whole_or_not_at_all(self, start: int, num_prefill: int) -> None:
         """Recomputed after a part of it, tokens would stand at other positions than before."""

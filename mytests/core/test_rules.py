@@ -138,6 +138,7 @@ class TestDecide:
         """Some engines don't know theirs."""
         assert isinstance(decided(Asks(Actions((Spawn((100,)),))), vocab_size=None), Decision)
 
+    @pytest.mark.rule(1)
     def test_children_are_numbered_per_parent(self) -> None:
         """In spawn order, after those that it has spawned before."""
         specs = specs_of(Asks(TWO), branch_with(depth=1, num_children=1, num_sampled=7))
@@ -189,6 +190,7 @@ def parent_of(
 class TestWaits:
     """Which children a sequence waits for, and which of their results it gets."""
 
+    @pytest.mark.rule(17)
     @pytest.mark.parametrize("numbers", [(0,), (1, 0), (2, 3), (3, 3)])
     def test_it_may_name_children_that_it_has_or_spawns(self, numbers: tuple[int, ...]) -> None:
         """Two are unjoined, and two more are spawned; each counts once."""
@@ -210,6 +212,7 @@ class TestWaits:
         asks = Asks(Actions((Spawn((5,), is_detached=True),), block=True, wait_for=numbers))
         assert decided(asks, branch) == Refusal("wait_for")
 
+    @pytest.mark.rule(18)
     @pytest.mark.parametrize(
         ("wait", "outcomes", "num_awaited", "numbers"),
         [
@@ -264,6 +267,7 @@ class TestWaits:
 
 
 class TestJoin:
+    @pytest.mark.rule(10)
     def test_results_stand_in_spawn_order(self) -> None:
         """And each output token is in one segment."""
         spawned_by = handler()
@@ -287,6 +291,7 @@ class TestJoin:
         merge = merged(parent)
         assert (merge.num_merged, merge.num_cut, merge.outcome) == (2, 0, "length")
 
+    @pytest.mark.rule(20)
     @pytest.mark.parametrize(("room", "outcome"), [(50, "stopped"), (2, "length")])
     def test_a_request_may_end_with_it(self, room: int, outcome: str) -> None:
         """As it asks; not where no child is joined, and without room with its length."""
@@ -329,6 +334,7 @@ class TestJoin:
         assert merge.num_merged == (0 if error else len(joined))
         assert (merge.error or "") == (f"ValueError: a join function returns {error}" if error else "")
 
+    @pytest.mark.rule(4)
     def test_a_text_is_encoded_once(self) -> None:
         """However often a join function repeats it; adjacent texts are one, the last of which may be apart."""
         encoded: list[str] = []

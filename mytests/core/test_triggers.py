@@ -54,6 +54,7 @@ def fired(*texts: str, num_before: int = 0) -> TriggerMatch | None:
     return made.match(token_id, context, len(context) - num_before) if token_id in made.candidates else None
 
 
+@pytest.mark.rule(11)
 @pytest.mark.parametrize(
     ("texts", "num_tokens"),
     [
@@ -91,6 +92,7 @@ def test_a_token_by_id_goes_first() -> None:
     assert fired("a") == TriggerMatch(BY_ID, 1)
 
 
+@pytest.mark.rule(11)
 def test_of_two_texts_the_longer_fires() -> None:
     """If both end at one character."""
     longer = handler()
@@ -110,6 +112,7 @@ def test_a_text_that_ends_in_no_ascii_needs_all_tokens() -> None:
     assert Triggers({"é": GO}, Cuts()).candidates == set(range(len(TEXTS)))
 
 
+@pytest.mark.rule(11)
 def test_a_text_that_can_never_be_sampled_is_refused() -> None:
     """Because no token has one of its characters."""
     with pytest.raises(ValueError, match=r"hook '</gone>' can never be sampled: .* has the character 'n'; use a model"):
@@ -142,6 +145,7 @@ def test_what_a_decoder_puts_between_words_is_part_of_a_text(text: str) -> None:
     assert not can_spell(text.replace(" ", "  "), Words())
 
 
+@pytest.mark.rule(11)
 @given(st.lists(st.integers(0, len(TEXTS) - 1), min_size=1, max_size=12), st.data())
 def test_every_occurrence_fires_once(token_ids: list[int], data: Any) -> None:
     """As often as the sampled text contains one, wherever sampling began."""

@@ -18,6 +18,7 @@ HASH = ord("#")
 NO_STOP_TOKENS = dataclasses.replace(SYNC_HOOKS, child_sampling_params={"stop_token_ids": []})
 
 
+@pytest.mark.rule(6)
 @rules(
     {
         "max_tokens 4": Case(HOOKS, "a!zzzzzzzzz", "BCD", params={"max_tokens": 4}, text="aBCDzz", num_tokens=7),
@@ -39,6 +40,7 @@ def test_merged_tokens_do_not_count_as_sampled(case: Case) -> None:
     case.check()
 
 
+@pytest.mark.rule(6)
 class TestAccounting:
     def test_the_models_length_ends_a_sequence_before_min_tokens(self) -> None:
         """A child has less room than its parent, and a parent has less room after its child's result."""
@@ -70,6 +72,7 @@ class TestAccounting:
         (entry,) = [logprobs for logprobs in output.logprobs if ord("\n") in logprobs]
         assert {token: value.logprob for token, value in entry.items()} == {ord("\n"): 0.0}
 
+    @pytest.mark.rule(7)
     @pytest.mark.parametrize(("room", "num_cut"), [(9, 0), (8, 0), (7, 1), (3, 5)])
     def test_a_merge_is_cut_to_the_models_length_and_marked(self, room: int, num_cut: int) -> None:
         """Two results and a separator are 8 tokens; a parent left without room ends with "length"."""

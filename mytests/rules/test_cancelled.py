@@ -15,6 +15,7 @@ DROPPING = hooks_with(unjoined_at_end="cancel", max_child_depth=2)
 NAMED = {FORK: own("Named")}
 
 
+@pytest.mark.rule(18, 19)
 @rules(
     {
         "it waits": Case(
@@ -38,6 +39,7 @@ def test_what_is_below_is_cancelled_with_it(case: Case) -> None:
     case.check()
 
 
+@pytest.mark.rule(18, 19)
 @rules(
     {
         "first": Case(
@@ -53,6 +55,7 @@ def test_one_that_was_never_admitted_has_sampled_nothing(case: Case) -> None:
     assert case.check().children[-1].token_ids == ()
 
 
+@pytest.mark.rule(18, 19)
 @pytest.mark.parametrize(
     ("hooks", "aborted"), [(FIRST, "r"), (FIRST, "r_child_0"), (DROPPING, "r")], ids=["first", "child", "dropping"]
 )
@@ -69,6 +72,7 @@ def test_an_abort_is_an_abort(hooks: SpecialKwargs, aborted: str) -> None:
         engine.abort("r")
 
 
+@pytest.mark.rule(18)
 @pytest.mark.parametrize("most", range(4, 30, 3))
 @pytest.mark.parametrize(
     ("fields", "text"),
@@ -85,6 +89,7 @@ def test_a_budget_ends_it_in_any_case(fields: dict[str, Any], text: str, most: i
     assert joined.isdisjoint(child.request_id for child in output.children if child.cancelled)
 
 
+@pytest.mark.rule(18, 19)
 class TestAccounting:
     @pytest.mark.parametrize(
         ("hooks", "text", "told"), [(FIRST, "!!.zzzz", "cancelled stop"), (DROPPING, "!!zzzzzzz", "cancelled late")]

@@ -29,6 +29,7 @@ class TestDeltas:
             ChildDelta("r_child_0", "r", 0, 2, "", (EOS,), "stop", num_ending=1),
         ]
 
+    @pytest.mark.rule(10)
     def test_they_come_as_they_are_sampled(self) -> None:
         """Those of several children mixed, also where their results follow each other in their parent's output."""
         engine = SurgicalEngine(SYNC_HOOKS)

@@ -57,6 +57,7 @@ class Bare:
         return list(children)
 
 
+@pytest.mark.rule(12)
 class TestContexts:
     @pytest.mark.parametrize(
         ("context", "prompt", "below", "num_shared"),
@@ -103,6 +104,7 @@ class TestContexts:
         case.check()
 
 
+@pytest.mark.rule(12)
 class TestBlocks:
     @pytest.mark.parametrize("prefix_caching", [False, True])
     @pytest.mark.parametrize("length", range(1, 10))

@@ -42,6 +42,7 @@ BY_TEXT: dict[str, Any] = {"promise_token_id": None, "sync_token_id": None, "tri
 ALONE: dict[str, Any] = {"child_context": "none", "child_prefix_token_ids": (7,)}
 
 
+@pytest.mark.rule(13)
 @rules(
     {
         "a stop string after the last promise": Case(
@@ -91,6 +92,7 @@ def test_results_replace_a_trigger(case: Case) -> None:
     case.check()
 
 
+@pytest.mark.rule(13)
 class TestOutput:
     def test_contexts_have_no_results(self) -> None:
         """The parent samples on at once, and its later children see its promises."""

@@ -24,6 +24,7 @@ class TestAborts:
 
 
 class TestEnds:
+    @pytest.mark.rule(2)
     @pytest.mark.parametrize(("num_prefix", "is_spawned"), [(12, True), (13, False), (20, False)])
     def test_a_promise_without_room_for_a_child_is_an_ordinary_token(self, num_prefix: int, is_spawned: bool) -> None:
         """A child's context must leave room for a token of its own: here 24, less a prompt of 9 and 2 sampled."""
@@ -33,6 +34,7 @@ class TestEnds:
 
 
 class TestFullBatches:
+    @pytest.mark.rule(1)
     def test_children_wait_for_a_slot_in_order(self) -> None:
         """At most max_num_seqs run; further children wait, and are admitted in order."""
         engine = SurgicalEngine(SYNC_HOOKS, max_num_seqs=2)
@@ -108,6 +110,7 @@ class TestMemory:
         assert engine.outputs["r"].outputs[0].text == "abcdefABCDEFz"
         engine.assert_empty()
 
+    @pytest.mark.rule(8)
     def test_children_that_need_their_parents_blocks_get_them(self) -> None:
         """Parents give up blocks that their children need, so that no request waits forever."""
         engine = SurgicalEngine(block_size=4, num_blocks=12)

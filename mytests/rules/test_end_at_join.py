@@ -15,6 +15,7 @@ DEEP = dataclasses.replace(HOOKS, max_child_depth=2)
 AT_ONCE: dict[str, Any] = {"finish_reason": "stop", "stop_reason": None, "merged": [2], "prefilled": [0]}
 
 
+@pytest.mark.rule(20)
 @rules(
     {
         "a sync": Case(SYNC_HOOKS, "a!.b", "VW", params=ENDING, text="aVW", **AT_ONCE),
@@ -42,6 +43,7 @@ def test_it_ends_at_its_first_join(case: Case) -> None:
     case.check()
 
 
+@pytest.mark.rule(20)
 def test_nothing_more_is_computed() -> None:
     """Neither what was merged nor an EOS; without it, both are."""
     ending, other = (
@@ -52,12 +54,14 @@ def test_nothing_more_is_computed() -> None:
     assert len(other.token_ids) - len(ending.token_ids) == 1
 
 
+@pytest.mark.rule(20)
 def test_what_is_no_switch_is_refused() -> None:
     """By its name."""
     with pytest.raises(ValueError, match="end_at_join is 2; use True or False"):
         completed(SurgicalEngine(SYNC_HOOKS), params={"extra_args": {"end_at_join": 2}}, r="a")
 
 
+@pytest.mark.rule(20)
 def test_a_callers_turn_comes_first() -> None:
     """What it is resumed with is the end of the answer."""
     engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, sync_resume="manual"))

@@ -69,6 +69,7 @@ class TestHandlers:
         """But for what it gives them itself: here as many tokens as the digit says."""
         case.check()
 
+    @pytest.mark.rule(0)
     def test_a_handler_is_shown_where_its_token_was_sampled(self) -> None:
         """The event has the context before the token: nothing has been done with the token yet."""
         engine = SurgicalEngine(hooks_with(handlers={FORK: own("Seeing")}, max_child_depth=2))
@@ -112,6 +113,7 @@ class TestHandlers:
         engine.assert_empty()
 
 
+@pytest.mark.rule(1, 3)
 def test_a_promise_spawns_several_children() -> None:
     """Each has its own prefix and number, in the order of the prefixes; so their results stand, whoever ended first."""
     hooks = hooks_with(children_per_promise=2, child_prefix_token_ids=((11,), (12, 13)))

@@ -35,6 +35,7 @@ def children_running(engine: Any) -> list[str]:
     return [name for name in engine.queues()["running"] if "_child_" in name]
 
 
+@pytest.mark.rule(1)
 class TestNewRequests:
     @pytest.mark.parametrize(("num_new", "num_left"), [(1, 7), (5, 3)])
     def test_one_is_admitted_beside_a_full_batch_of_children(self, num_new: int, num_left: int) -> None:
@@ -162,6 +163,7 @@ class TestTrees:
         engine.run_until(lambda: len(running(engine, "t")) == 3, choose)
         abort_all(engine, "r", "t")
 
+    @pytest.mark.rule(1)
     @pytest.mark.parametrize("num_blocks", [40, 60, 90])
     @pytest.mark.parametrize("merge", ["concatenate", "kv_inject"])
     def test_none_waits_forever_where_kv_is_short(self, num_blocks: int, merge: Any) -> None:
@@ -176,6 +178,7 @@ class TestTrees:
 
 
 class TestPriority:
+    @pytest.mark.rule(1)
     @pytest.mark.parametrize(("priority", "is_let_in"), [(0, True), (1, True), (2, False)])
     def test_an_urgent_tree_keeps_its_rows(self, priority: int, is_let_in: bool) -> None:
         """A less urgent request waits, however many rows the tree has; one that is as urgent is let in."""
@@ -190,6 +193,7 @@ class TestPriority:
         abort_all(engine, "r", "s")
 
 
+@pytest.mark.rule(1)
 class TestRunningChildren:
     @pytest.mark.parametrize("limit", [1, 2, 5])
     @pytest.mark.parametrize("merge", ["concatenate", "kv_inject"])

@@ -15,6 +15,7 @@ OUTLINES = "<Outlines><Outline>1: a</Outline><Outline>2: b</Outline></Outlines>"
 PARTLY = Notation("threadweaver", [".</"])
 
 
+@pytest.mark.rule(2)
 class TestFanOut:
     @pytest.mark.parametrize(
         ("notation", "plans", "child", "ends", "after", "between"),
@@ -115,6 +116,7 @@ class TestFanOut:
         engine = run(notation, **tree(f"{block}on", *children))
         assert text_of(notation, engine) == f"{block}{merged}on"
 
+    @pytest.mark.rule(4)
     @pytest.mark.parametrize("kind", [legacy_llama, unigram])
     def test_no_space_is_put_where_texts_are_inserted(self, kind: Callable[[], Any]) -> None:
         """As tokenizers of SentencePiece's kind put it before each text: prefixes and tags continue a context."""

@@ -14,6 +14,7 @@ FIRST = hooks_with(join_when=1)
 SOME = {FORK: own("Some")}
 
 
+@pytest.mark.rule(18)
 class TestFirst:
     def test_the_rest_is_cancelled(self) -> None:
         """At once: a cancelled child gets no further token, contributes nothing, and has the logprobs of its own."""
@@ -80,6 +81,7 @@ class TestFirst:
         assert all(child.result_token_ids for child in output.children if child.finish_reason == "stop")
 
 
+@pytest.mark.rule(18)
 @pytest.mark.parametrize(
     ("aborted", "second", "text", "told"),
     [(["r_child_0"], "VVVVVVVVV", "VVVVVVVVVz", "aborted stop"), (["r_child_0", "r_child_1"], LONG, "z", None)],
@@ -95,6 +97,7 @@ def test_a_failed_child_is_no_result(aborted: list[str], second: str, text: str,
     assert told is None or ends(output) == told
 
 
+@pytest.mark.rule(18)
 def test_a_callers_turn_comes_with_the_join() -> None:
     """Until then the rest runs on, and may have results as well."""
     engine = SurgicalEngine(hooks_with(join_when=1, sync_resume="manual"))
@@ -128,6 +131,7 @@ class TestStreams:
         engine.assert_empty()
 
 
+@pytest.mark.rule(18)
 @pytest.mark.parametrize("rule", ["sequential", "overlap"])
 def test_what_is_joined_is_injected(rule: Any) -> None:
     """What is kept of one that was too late is given back."""

@@ -20,6 +20,7 @@ def computed(engine: SurgicalEngine, script: dict[str, str]) -> dict[str, list[i
 
 
 class TestSpawn:
+    @pytest.mark.rule(1)
     @pytest.mark.parametrize("prefix", [(), (4, 4, 4)])
     @pytest.mark.parametrize("length", [3, 4, 21])
     def test_it_computes_the_promise_and_the_prefix(self, length: int, prefix: tuple[int, ...]) -> None:
@@ -32,6 +33,7 @@ class TestSpawn:
         engine.assert_empty()
 
 
+@pytest.mark.rule(3)
 class TestBlock:
     def test_a_promise_blocks_the_parent(self) -> None:
         """With block_on "promise" it is set aside as soon as it spawns, and its child runs alone."""
@@ -66,6 +68,7 @@ class TestBlock:
 
 
 class TestResume:
+    @pytest.mark.rule(3, 4)
     @pytest.mark.parametrize(
         ("fields", "texts", "length", "num_context", "num_prefill"),
         [

@@ -139,9 +139,11 @@ FAULTS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.rule(2)
 class TestFaults:
     """Whatever a handler does affects only its token."""
 
+    @pytest.mark.rule(8)
     @pytest.mark.parametrize("name", FAULTS)
     def test_it_makes_the_token_an_ordinary_one(self, name: str, caplog: pytest.LogCaptureFixture) -> None:
         """No child is created, nothing is left, others continue; the caller is told, and the log has one line."""

@@ -54,6 +54,7 @@ INJECTED: dict[str, tuple[SpecialKwargs, tuple[Any, ...], str, list[int], int]] 
 
 
 class TestGlue:
+    @pytest.mark.rule(3)
     @pytest.mark.parametrize(("hooks", "texts", "text", "num_prefill", "num_moved"), INJECTED.values(), ids=INJECTED)
     def test_only_this_is_prefilled(
         self, hooks: SpecialKwargs, texts: tuple[Any, ...], text: str, num_prefill: list[int], num_moved: int
@@ -94,6 +95,7 @@ class TestPositions:
         # "Z" has position 9, and the separator before it 13. The second promise comes behind it.
         assert moves(engine)[8:] == [(p, p) for p in (15, 16, 17, 15)]
 
+    @pytest.mark.rule(3)
     def test_a_parent_that_is_recomputed_keeps_its_own(self) -> None:
         """What was injected is computed from its tokens then, at the same positions."""
         engine = SurgicalEngine(OVERLAP, num_blocks=21)

@@ -14,6 +14,7 @@ FAULTS = {"fail": "KeyError: 'no such child'", "outside": "ValueError: token id 
 
 
 class TestFaults:
+    @pytest.mark.rule(8)
     @pytest.mark.parametrize(
         "name", [*FAULTS, "none", "truth", "floats", "stranger", "midway", "endless", "leave", "unshowable"]
     )
@@ -40,6 +41,7 @@ class TestFaults:
         assert (output.joins[0].error is None) is bool(merged)
 
 
+@pytest.mark.rule(4)
 @rules(
     {
         "a text": Case(joined_by("shout"), "!!.z", "ab", "cd", text="AB+CDz"),

@@ -29,6 +29,7 @@ def asking(**extra_args: Any) -> dict[str, Any]:
     return {"extra_args": extra_args}
 
 
+@pytest.mark.rule(2)
 @rules(
     {
         "off": Case(SYNC_HOOKS, "a!.b", params=asking(hooks=0), text="ab", children=(), segments=(), joins=()),
@@ -47,6 +48,7 @@ def test_a_request_can_switch_hooks_off(case: Case) -> None:
 BELOW = "!z", ("!y", ("!x", "w"))
 
 
+@pytest.mark.rule(2)
 @rules(
     {
         "depth 0": Case(DEEP, *BELOW, params=asking(max_child_depth=0), text="z"),
@@ -71,6 +73,7 @@ MISSPELT = {
 }
 
 
+@pytest.mark.rule(2)
 class TestLimits:
     @pytest.mark.parametrize(("most", "num_children"), [(1, 0), (2, 1), (3, 2), (4, 3), (None, 3)])
     @pytest.mark.parametrize("is_own", [True, False])

@@ -22,6 +22,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     return [record for record in caplog.records if record.getMessage()[:3] in ("r: ", "s: ")]
 
 
+@pytest.mark.rule(7)
 @pytest.mark.parametrize(
     ("hooks", "script", "messages"),
     [

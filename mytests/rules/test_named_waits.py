@@ -18,6 +18,7 @@ def naming(handler: str = "Named", **fields: Any) -> SpecialKwargs:
     return dataclasses.replace(SYNC_HOOKS, handlers={FORK: own(handler)}, **fields)
 
 
+@pytest.mark.rule(17)
 class TestWaits:
     @rules(
         {
@@ -71,6 +72,7 @@ class TestWaits:
 
 
 class TestRefusals:
+    @pytest.mark.rule(17)
     @rules(
         {
             "unknown": Case(naming(), "!3*b.z", "A", text="3*bAz"),
@@ -89,6 +91,7 @@ class TestRefusals:
 
 
 class TestCallers:
+    @pytest.mark.rule(17)
     def test_a_caller_is_awaited_beside_them(self) -> None:
         """In either order; what it gives comes after their results, and their siblings run on."""
         engine = SurgicalEngine(naming("NamedByCaller"))
@@ -99,6 +102,7 @@ class TestCallers:
         assert finished(engine).text == "1*VWtoolb" + "A" * 20 + "z"
 
 
+@pytest.mark.rule(17)
 class TestKV:
     @pytest.mark.parametrize("rule", ["sequential", "overlap"])
     def test_what_is_named_is_injected_while_a_sibling_runs(self, rule: Any) -> None:

@@ -25,6 +25,7 @@ def child_params(overrides: Any = None, index: int = 0, **params: Any) -> Sampli
     return found
 
 
+@pytest.mark.rule(9)
 class TestInherited:
     def test_a_child_has_its_parents_adapter_priority_headers_and_arrival(self) -> None:
         """It belongs to the same request; its KV depends on the adapter, and its turn on priority and arrival."""
@@ -56,6 +57,7 @@ class TestInherited:
 
 
 class TestContradictions:
+    @pytest.mark.rule(9)
     @pytest.mark.parametrize(
         ("asked", "given", "expected"),
         [
@@ -91,6 +93,7 @@ class TestContradictions:
         assert len(caplog.records) == 1
 
 
+@pytest.mark.rule(9)
 class TestSeeds:
     def test_seeds_are_the_same_in_every_process(self) -> None:
         """A seed is a digest of what it is derived from; upstream takes 63 bits."""

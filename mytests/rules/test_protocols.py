@@ -182,6 +182,7 @@ class TestApr:
         assert context_of(APR, engine) == f"{APR_NODES}{self.RESULTS}so"
         assert text_of(APR, engine) == f"{APR_NODES}{APR_CALLS}{self.RESULTS}so"
 
+    @pytest.mark.rule(4)
     def test_no_space_is_put_where_results_are_inserted(self) -> None:
         """With a tokenizer of Llama 2's kind, as its models have."""
         notation = Notation("apr", [], base=legacy_llama())
@@ -199,6 +200,7 @@ class TestApr:
         assert APR.text(prompts["r_child_2"]) == APR.text(prompts["r_child_0"])
         engine.assert_empty()
 
+    @pytest.mark.rule(16)
     @pytest.mark.parametrize("depth", [0, 1])
     def test_results_that_a_search_would_invent_become_calls(self, depth: int) -> None:
         """As ``decode_trace`` of its client rewrites them, in a sub-search as well."""

@@ -50,6 +50,7 @@ def hooks_with(**fields: Any) -> SpecialKwargs:
     return SpecialKwargs(**{**given, "handlers": {REPLACE: f"{__name__}.Replaces"}, **fields})
 
 
+@pytest.mark.rule(15)
 class TestOutput:
     def test_a_caller_sees_what_was_replaced_and_what_came_in_its_place(self) -> None:
         """The output only grows; its segments say what is not in the context any more, and logprobs stay aligned."""
@@ -99,6 +100,7 @@ class TestOutput:
 FULL: dict[str, Any] = {"max_model_len": 20}
 
 
+@pytest.mark.rule(15)
 @rules(
     {
         "max_tokens": Case(
@@ -132,6 +134,7 @@ def test_what_was_replaced_counts_for(case: Case) -> None:
     case.check()
 
 
+@pytest.mark.rule(15)
 class TestKV:
     @pytest.mark.parametrize("prefix_caching", [False, True])
     @pytest.mark.parametrize("length", range(1, 10))

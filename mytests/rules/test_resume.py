@@ -37,6 +37,7 @@ def resumed(*given: Any, script: str = "a.z", max_model_len: int = 128, **texts:
     return finished(engine)
 
 
+@pytest.mark.rule(3)
 class TestResume:
     def test_it_waits_without_an_end(self) -> None:
         """The request is unfinished, nothing is scheduled, and a caller is awaited; an abort ends it."""
@@ -82,6 +83,7 @@ class TestResume:
         assert finished(engine).text == "yBtoolC"
         engine.assert_empty()
 
+    @pytest.mark.rule(5)
     def test_it_waits_at_each_sync(self) -> None:
         """Each sync token needs a call of its own; at its end a parent waits for its children alone."""
         assert resumed("1", "2", script="a.b.!c", r_child_0="DEF").text == "a1b2cDEF"
@@ -133,6 +135,7 @@ class TestWhatACallerLearns:
 
 
 class TestErrors:
+    @pytest.mark.rule(3)
     @pytest.mark.parametrize("request_id", ["s", "r_child_0", "a" * 10**6])
     def test_an_id_that_does_not_wait_is_refused(self, request_id: str) -> None:
         """The error names the id, and those that wait, however long they are; what an earlier call gave is not lost."""
@@ -183,6 +186,7 @@ class TestRoom:
         output = resumed(given, max_model_len=20)
         assert (output.text, output.finish_reason) == ("a" + "b" * 12, "length")
 
+    @pytest.mark.rule(3)
     @pytest.mark.parametrize("given", ["b" * 13, [ord("b")] * 13])
     def test_what_does_not_fit_is_refused(self, given: str | list[int]) -> None:
         """Nothing is cut and nothing is lost: the sequence keeps waiting."""

@@ -30,6 +30,7 @@ NESTED = dataclasses.replace(SYNC_HOOKS, max_child_depth=3)
 HASH = ord("#")
 
 
+@pytest.mark.rule(0)
 @rules(
     {
         "a stop token": Case(SYNC_HOOKS, "a!", params={"stop_token_ids": [PROMISE]}, children=(), finish_reason="stop"),
@@ -42,6 +43,7 @@ def test_a_promise_that_ends_its_sequence_spawns_nothing(case: Case) -> None:
     case.check()
 
 
+@pytest.mark.rule(2, 4)
 @rules(
     {
         "eos": Case(SYNC_HOOKS, "!.z", "AB", ends="stop", text="ABz"),
@@ -59,6 +61,7 @@ def test_its_result_is_what_it_sampled_before_its_end(case: Case) -> None:
     assert list(output.token_ids[: 2 + len(text)]) == [PROMISE, SYNC, *ids(text)]
 
 
+@pytest.mark.rule(5)
 @rules(
     {
         "max_tokens": Case(SYNC_HOOKS, "!aa", "BCD", params={"max_tokens": 3}, text="aaBCD", finish_reason="length"),
@@ -79,6 +82,7 @@ def test_at_its_end_a_parent_gets_its_childrens_results(case: Case) -> None:
     assert output.children[0].joins or output.joins[0].num_prefill == 0
 
 
+@pytest.mark.rule(2)
 class TestTheEndsOfAChild:
     def test_a_child_may_fill_the_models_length(self) -> None:
         """It ends with "length"; its parent, which is shorter, gets what fits."""
@@ -88,6 +92,7 @@ class TestTheEndsOfAChild:
         assert (child.finish_reason, len(child.token_ids), child.failed) == ("length", 5, False)
         assert output.text == "BBBBBz"
 
+    @pytest.mark.rule(6)
     def test_ignore_eos_is_of_the_childs_too(self) -> None:
         """Then an EOS is a token like any other, and part of the result."""
         engine = SurgicalEngine(SYNC_HOOKS)
@@ -112,6 +117,7 @@ class TestTheEndsOfAChild:
         engine.assert_empty()
 
 
+@pytest.mark.rule(8)
 class TestFailures:
     @pytest.mark.parametrize("status", ["WAITING", "RUNNING", "BLOCKED"])
     @pytest.mark.parametrize("target", ["r", "r_child_0", "r_child_0_child_0"])
@@ -148,6 +154,7 @@ def below(output: Any) -> dict[str, ChildOutput]:
     return {each.request_id: each for child in output.children for each in (child, *below(child).values())}
 
 
+@pytest.mark.rule(10)
 def test_a_child_in_the_tree_tells_all_of_itself() -> None:
     """It has its own segments, joins and children, and the times when it ran."""
     engine = SurgicalEngine(NESTED)
@@ -161,6 +168,7 @@ def test_a_child_in_the_tree_tells_all_of_itself() -> None:
     engine.assert_empty()
 
 
+@pytest.mark.rule(1)
 def test_a_childs_prompt_holds_what_was_merged_before_its_spawn() -> None:
     """Its context is its parent's, whether sampled or merged."""
     prompts: Prompts = {}

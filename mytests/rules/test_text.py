@@ -19,6 +19,7 @@ def test_tokens_past_the_tokenizers_are_merged_without_text() -> None:
 
 
 class TestText:
+    @pytest.mark.rule(4)
     @pytest.mark.parametrize(
         ("before", "child", "after"),
         [
@@ -37,11 +38,13 @@ class TestText:
 
 
 class TestStopStrings:
+    @pytest.mark.rule(6)
     def test_a_stop_string_begun_by_a_child_does_not_stop_its_parent(self) -> None:
         """Otherwise merged characters would count as sampled ones."""
         output = said(engine_with(), {"stop": ["END"]}, r=["a", PROMISE, SYNC, "D", "bENDc"], r_child_0=["xEN"])
         assert (output.text, output.stop_reason) == ("axENDb", "END")
 
+    @pytest.mark.rule(4)
     @pytest.mark.parametrize(("include", "text"), [(False, "ax b"), (True, "ax stop b")])
     def test_a_childs_stop_string_is_merged_if_it_is_part_of_its_text(self, include: bool, text: str) -> None:
         """If it is not, its tokens are left out of the result, as its text is."""
@@ -57,6 +60,7 @@ class TestStopStrings:
         assert output.children[0].result_token_ids == (*byte_ids("x"), PROMISE)
 
 
+@pytest.mark.rule(10)
 class TestStreams:
     def run(
         self, kind: RequestOutputKind, parent: Any = ("ab", PROMISE, "c", SYNC, "d"), child: Any = "xyz"

@@ -44,6 +44,7 @@ def num_sampled(output: Any) -> int:
     return int(own + output.tree_tokens.sampled_below)
 
 
+@pytest.mark.rule(14)
 class TestBound:
     @pytest.mark.parametrize(("way", "most"), pairs([(way,) for way in WAYS], [40, 13, 8, 5, 3, 2, 1]))
     def test_it_ends_a_tree_that_would_go_on(self, way: str, most: int) -> None:
@@ -68,6 +69,7 @@ class TestBound:
         engine.assert_empty()
 
 
+@pytest.mark.rule(14)
 @rules(
     {
         "the end of the request": Case(hooks_with(max_tree_tokens=7), "a!z", "BC", text="aBCz", finish_reason="stop"),
@@ -109,6 +111,7 @@ def test_the_last_token_of_it_may_be_that_of(case: Case) -> None:
     case.check()
 
 
+@pytest.mark.rule(14)
 class TestWhoEnds:
     def test_one_that_waits_to_be_admitted_ends_without_a_token(self) -> None:
         """There are two slots for three children."""
@@ -174,6 +177,7 @@ class TestWhoEnds:
 
 
 class TestAborts:
+    @pytest.mark.rule(14)
     @pytest.mark.parametrize(
         ("num_steps", "way"), pairs([(num_steps,) for num_steps in range(1, 14)], ["sync", "detached", "injected"])
     )
@@ -190,6 +194,7 @@ class TestAborts:
 
 
 class TestWhoIsTold:
+    @pytest.mark.rule(2)
     def test_the_output_names_the_limits_that_were_met(self) -> None:
         """In the order in which they were."""
         hooks = dataclasses.replace(SYNC_HOOKS, max_children=1, max_tree_tokens=12)

@@ -17,6 +17,7 @@ def hooks_with(**fields: Any) -> SpecialKwargs:
     return dataclasses.replace(SYNC_HOOKS, **{**texts, "trigger_by": "text", "merge_separator": "", **fields})
 
 
+@pytest.mark.rule(11)
 class TestTexts:
     def test_it_fires_at_the_token_that_completes_it(self) -> None:
         """The child's context has all of it, and the parent goes on after it."""
@@ -40,6 +41,7 @@ class TestTexts:
         """Where a sequence has sampled all of it, unless its last token ends the sequence."""
         case.check()
 
+    @pytest.mark.rule(12)
     def test_the_context_before_it_has_none_of_its_tokens(self) -> None:
         """However many they are."""
         prompts: Prompts = {}

@@ -19,6 +19,7 @@ NAMED = {FORK: own("Named")}
 ALONE = dropping(handlers=NAMED, child_context="none", child_prefix_token_ids=(4,))
 
 
+@pytest.mark.rule(19)
 @rules(
     {
         "EOS": Case(dropping(), "a!b", LONG, text="ab", finish_reason="stop"),
@@ -35,6 +36,7 @@ def test_what_is_unjoined_is_cancelled(case: Case) -> None:
     assert len(child.token_ids) < 6 and child.result_token_ids == ()
 
 
+@pytest.mark.rule(19)
 @rules(
     {
         "its own": Case(
@@ -51,6 +53,7 @@ def test_the_models_length_is_an_end_like_others(case: Case) -> None:
     case.check()
 
 
+@pytest.mark.rule(19)
 def test_nobody_is_awaited() -> None:
     """The request ends as soon as without children, and with it all of its tree."""
     engine = SurgicalEngine(dropping())
@@ -61,6 +64,7 @@ def test_nobody_is_awaited() -> None:
     engine.assert_empty()
 
 
+@pytest.mark.rule(19)
 @rules(
     {
         "by default all are joined": Case(hooks_with(), "a!b", "VW", text="abVW", ends="stop"),
@@ -82,6 +86,7 @@ def test_what_a_sequence_asks_for_it_gets_as_ever(case: Case) -> None:
     assert all(child.result_token_ids for child in output.children if child.finish_reason == "stop")
 
 
+@pytest.mark.rule(19)
 def test_detached_ones_are_awaited_as_ever() -> None:
     """The others are cancelled before these have finished."""
     engine = SurgicalEngine(dropping(handlers={FORK: own("Apart")}))
@@ -90,6 +95,7 @@ def test_detached_ones_are_awaited_as_ever() -> None:
     assert len(output.children[0].token_ids) == 21 and len(output.children[1].token_ids) < 6
 
 
+@pytest.mark.rule(19)
 def test_a_budget_cancels_what_nobody_waits_for() -> None:
     """The others are joined with what they have."""
     output = completed(SurgicalEngine(dropping(max_tree_tokens=9, handlers=NAMED)), **tree("!!1*b", LONG, LONG))
@@ -98,6 +104,7 @@ def test_a_budget_cancels_what_nobody_waits_for() -> None:
     assert (output.text, output.finish_reason) == ("1*" + second.text, "length")
 
 
+@pytest.mark.rule(19)
 @pytest.mark.parametrize("rule", ["sequential", "overlap"])
 def test_what_is_kept_of_it_is_given_back(rule: Any) -> None:
     """A child that has finished before keeps its KV for a join that does not come."""

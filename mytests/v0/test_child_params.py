@@ -71,6 +71,7 @@ def legal(fields: dict[str, Any]) -> SamplingParams | None:
     return params
 
 
+@pytest.mark.rule(9)
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.fixed_dictionaries({}, optional=FIELDS), st.fixed_dictionaries({}, optional=FIELDS), st.booleans())
 def test_children_of_every_request_have_legal_parameters(

@@ -29,6 +29,7 @@ def alone(tokenizer: Any, text: str) -> list[int]:
     return token_ids
 
 
+@pytest.mark.rule(4)
 @pytest.mark.parametrize("kind", KINDS)
 @given(before=TEXTS.map("".join).filter(bool), texts=st.lists(TEXTS.map("".join), max_size=4))
 def test_decoding_what_was_inserted_gives_the_text(kind: str, before: str, texts: list[str]) -> None:

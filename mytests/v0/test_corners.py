@@ -73,6 +73,7 @@ def counting(**params: Any) -> tuple[SurgicalEngine, SequenceGroup]:
     return engine, group
 
 
+@pytest.mark.rule(6)
 @pytest.mark.parametrize("is_appended", [False, True], ids=["sync", "async"])
 def test_prompt_logprobs_are_of_the_first_prefill(is_appended: bool) -> None:
     """They come in chunks until the prompt has all; in async mode the first token is already in the output."""
@@ -84,6 +85,7 @@ def test_prompt_logprobs_are_of_the_first_prefill(is_appended: bool) -> None:
     assert group.prompt_logprobs == [None, *({ord(token): Logprob(-1.0)} for token in "bcd")]
 
 
+@pytest.mark.rule(6)
 @pytest.mark.parametrize("num_kept", [0, 1])
 def test_prompt_logprobs_of_a_prompt_that_was_preempted_between_its_chunks(num_kept: int) -> None:
     """A prompt token that is prefilled again has only one entry."""

@@ -192,6 +192,7 @@ def test_a_run_has_both_pictures(engine_args: dict[str, Any], is_async: bool, ta
     assert json.loads(path.with_suffix(".perfetto.json").read_text())["traceEvents"]
 
 
+@pytest.mark.rule(10)
 def test_there_is_one_output_a_request(engine: LLM, mode: Mode) -> None:
     """In the order of the requests, with their children; texts are the tokenizer's decode of all tokens."""
     tokenizer, prompts = engine.get_tokenizer(), sure_prompts(8, 5, mode)

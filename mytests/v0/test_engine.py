@@ -73,6 +73,7 @@ class TestResume:
         assert not manual.has_unfinished_requests()
         assert before is not None and REGISTRY.get_sample_value(name, labels) == before + 1
 
+    @pytest.mark.rule(3)
     def test_the_asynchronous_engine_has_it_too(self, tokens: Callable[[str], list[int]]) -> None:
         """The stream is silent while the sequence waits, and continues with what it was given."""
 
@@ -99,6 +100,7 @@ class TestResume:
 
 
 class TestStreams:
+    @pytest.mark.rule(10)
     def test_deltas_of_n_samples_add_up(self) -> None:
         """Each sample's text and tokens, merged ones included, come once and in order."""
         llm = open_engine(hooks_for("sync"))
@@ -118,6 +120,7 @@ class TestStreams:
 
 
 class TestGuidedDecoding:
+    @pytest.mark.rule(6)
     def test_each_sequence_has_its_own_grammar(self) -> None:
         """A child starts it from the beginning; after the join its parent continues where it was."""
         llm = open_engine({"promise_token": "x"})
@@ -129,6 +132,7 @@ class TestGuidedDecoding:
         assert re.fullmatch(pattern, parent.text.replace(child.text, "", 1))
         assert_empty(llm)
 
+    @pytest.mark.rule(9)
     def test_children_may_have_a_grammar_of_their_own(self) -> None:
         """``child_sampling_params`` may have a grammar, which is built as for a new request."""
         overrides = {"guided_decoding": {"choice": ["abc", "cab"]}}

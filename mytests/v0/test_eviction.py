@@ -89,6 +89,7 @@ class TestPolicies:
         scene.happen(("r", 5), ("s", 8), 1, ("t", 8), 2)
         assert [len(scene.engine.blocks_of(name)) for name in "rs"] == [1, 2]
 
+    @pytest.mark.rule(8)
     @pytest.mark.parametrize("target", ["r", "r_child_0"])
     def test_an_abort_of_a_swapped_sequence(self, target: str) -> None:
         """Its blocks in swap space are freed, too."""

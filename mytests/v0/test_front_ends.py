@@ -76,6 +76,7 @@ class TestAsyncLLMEngine:
 
 
 class TestLLM:
+    @pytest.mark.rule(3)
     @pytest.mark.parametrize("hooks", [None, SYNC_HOOKS, MANUAL])
     def test_only_what_nobody_could_resume_is_refused(
         self, hooks: SpecialKwargs | None, monkeypatch: pytest.MonkeyPatch

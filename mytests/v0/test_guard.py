@@ -98,6 +98,7 @@ class TestProcessor:
         assert processor.fault == fault
         assert applied(guarded(faulty, last_token_id=None)).tolist() == [0] * 4
 
+    @pytest.mark.rule(9)
     def test_a_child_has_a_state_of_its_own(self) -> None:
         """This includes a processor that cannot be cloned once it was used, and one that failed in the parent."""
         processor, failed = guarded(OnceClonable()), guarded(fails)
@@ -135,6 +136,7 @@ def run_with_faults(script: dict[str, str], **params: Any) -> CompletionOutput:
     return finished(engine)
 
 
+@pytest.mark.rule(8)
 class TestSequence:
     """The log has one line per request, however many children fail."""
 

@@ -35,7 +35,9 @@ def ended(scene: Scene) -> list[CompletionOutput]:
     return scene.engine.outputs["r"].outputs
 
 
+@pytest.mark.rule(9)
 class TestInheritance:
+    @pytest.mark.rule(7)
     def test_a_lora_with_a_length_of_its_own_limits_its_merges(self) -> None:
         """The LoRA's length limits merged tokens as it limits sampled ones."""
         engine = SurgicalEngine(SYNC_HOOKS, max_model_len=14, max_loras=1)
@@ -63,6 +65,7 @@ class TestInheritance:
         assert [completion.text for completion in completions] == ["Az", "BCDEFGy"]
         assert [len(completion.children) for completion in completions] == [1, 1]
 
+    @pytest.mark.rule(19)
     @pytest.mark.parametrize("kind", list(RequestOutputKind))
     def test_each_of_n_samples_cancels_its_own_children(self, kind: RequestOutputKind) -> None:
         """One ends without them, while the other still waits for its own at a sync."""
@@ -104,6 +107,7 @@ class TestInheritance:
         scene.end()
         assert scene.engine.samples == {}
 
+    @pytest.mark.rule(8)
     @pytest.mark.parametrize("num_steps", [1, 2, 3, 4])
     @pytest.mark.parametrize("text", ["!.z", "abcdef"])
     @pytest.mark.parametrize("kind", [DELTA, RequestOutputKind.FINAL_ONLY])

@@ -63,6 +63,7 @@ class TestAdmission:
         engine.step({"r": PROMISE})
         assert engine.scheduler._estimate.num_wanted(child_of(group)) == num_wanted
 
+    @pytest.mark.rule(8)
     def test_a_child_that_never_fits_fails_alone(self) -> None:
         """It grows beyond the whole KV cache, merges as empty and is marked; its parent continues."""
         engine = SurgicalEngine(block_size=4, num_blocks=6)

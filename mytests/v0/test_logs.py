@@ -11,6 +11,7 @@ FAILING = SpecialKwargs(handlers={FORK: own("Failing")})
 NO_ROOM = hooks_with(child_prefix_token_ids=(4,) * 20)
 
 
+@pytest.mark.rule(8)
 @pytest.mark.parametrize(
     ("hooks", "script"),
     [(SYNC_HOOKS, "!aaaaaaaaa.z"), (NO_ROOM, "!!!!z"), (joined_by("fail"), "!.!.z"), (FAILING, "***z")],

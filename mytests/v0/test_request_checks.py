@@ -114,6 +114,7 @@ class TestAdmission:
         with pytest.raises(ValueError, match="prompt has -5, which is not in the model's vocabulary; use ids from 0 u"):
             admitted(SamplingParams(), None, (*prompt, -5, -1))
 
+    @pytest.mark.rule(9)
     @pytest.mark.parametrize(
         "fields",
         [

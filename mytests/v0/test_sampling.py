@@ -56,6 +56,7 @@ class TestChildren:
         engine.step({"r": PROMISE})
         assert asked == [(GuidedDecodingParams(choice=["a"]), None, parent.first_seq)]
 
+    @pytest.mark.rule(9)
     @pytest.mark.parametrize(
         ("overrides", "has_its_own"), [({"temperature": 0.5}, False), ({"logits_processors": [Counting()]}, True)]
     )
@@ -71,6 +72,7 @@ class TestChildren:
         assert params.bad_words == []
 
 
+@pytest.mark.rule(6)
 class TestState:
     def test_a_parent_goes_on_with_its_own_processors(self) -> None:
         """They have the state of what it sampled before its join."""

@@ -20,6 +20,7 @@ from vllm.sequence import SequenceGroup, SequenceStatus
 
 
 class TestBlocks:
+    @pytest.mark.rule(1)
     def test_a_shared_block_is_copied_by_the_first_to_write(self) -> None:
         """The worker is told to copy the shared block to the writer's new one."""
         engine = SurgicalEngine(SYNC_HOOKS)
@@ -51,6 +52,7 @@ class TestBlocks:
         assert finished(scene.engine, "s").finish_reason == "length"
         assert len(scene.engine.blocks_of("r")) == 2
 
+    @pytest.mark.rule(3)
     def test_a_parent_that_gave_up_its_blocks_is_recomputed_in_its_turn(self) -> None:
         """It goes on from WAITING with its merged tokens, and each token is computed once."""
         scene = Scene(SurgicalEngine(MANUAL, num_blocks=6), r=".z", s="ab")
@@ -63,6 +65,7 @@ class TestBlocks:
 
 
 class TestQueues:
+    @pytest.mark.rule(3)
     @pytest.mark.parametrize(("text", "result"), [("!.z", "B"), ("!.z", "BB"), ("!.z", "BBB"), (".z", "")])
     def test_a_resume_prefills_in_one_step(self, text: str, result: str) -> None:
         """The merged tokens and its own last one, however few they are; with nothing new that is a decode."""

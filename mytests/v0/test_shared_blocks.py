@@ -20,6 +20,7 @@ CACHING: dict[str, Any] = {
 }
 
 
+@pytest.mark.rule(1)
 def test_a_child_shares_its_parents_blocks() -> None:
     """A spawn takes no block: the child's table is the parent's."""
     scene = Scene(SurgicalEngine(), r="!")

@@ -123,6 +123,7 @@ LONG = 1_000
 """Walks of a machine in `make test-all`, which reach all that they must; the short ones reach the most of it."""
 
 
+@pytest.mark.rule(15)
 @pytest.mark.parametrize("machine", [V0Walks, BudgetWalks, ReplacingWalks])
 @sizes(80, LONG)
 def test_random_walks(machine: type[V0Walks], size: int) -> None:

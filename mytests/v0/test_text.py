@@ -3,6 +3,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from vllm.transformers_utils.detokenizer import Detokenizer
 GROUP = TokenizerGroup(TOKENIZER)
 
 
+@pytest.mark.rule(4)
 def test_a_token_that_is_partly_a_stop_string_stays() -> None:
     """Tokens are merged whole."""
     engine = SurgicalEngine(SYNC_HOOKS, detokenizer=Doubling())

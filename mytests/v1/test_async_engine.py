@@ -95,6 +95,7 @@ async def last(outputs: AsyncIterator[Any]) -> Any:
     return found
 
 
+@pytest.mark.rule(8)
 def test_a_child_is_aborted_alone(running: Running) -> None:
     """Whichever engine has its request; the parent goes on without it."""
     engine, prompts = running.engine, sure_prompts(4, 13, "promise")

@@ -23,6 +23,7 @@ from mytests.harness.v1.releases import since
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 
+@pytest.mark.rule(1)
 @pytest.mark.usefixtures("each_mode")
 def test_full_blocks_are_shared_and_the_last_one_is_copied() -> None:
     """Upstream copies it when it admits the child, so that no more than one block is new."""

@@ -100,6 +100,7 @@ def test_it_needs_no_tokenizer() -> None:
     assert completion.text == "" and {child.text for child in completion.children} == {""}
 
 
+@pytest.mark.rule(8)
 def test_a_caller_aborts_a_child_by_the_id_that_it_knows() -> None:
     """Its parent joins the others without it, and an id that nobody has any more aborts nothing."""
     params = GREEDY.clone()

@@ -114,6 +114,7 @@ class LayersWalks(V1Walks):
     )
 
 
+@pytest.mark.rule(15)
 @pytest.mark.parametrize("machine", [V1Walks, InjectingWalks, BudgetWalks, ReplacingWalks, LayersWalks])
 @sizes(SHORT, LONG)
 def test_random_walks(machine: type[V1Walks], size: int) -> None:

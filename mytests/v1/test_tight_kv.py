@@ -31,12 +31,14 @@ def steps_to_the_end(num_slots: int, num_blocks: int) -> int:
     return num_steps
 
 
+@pytest.mark.rule(1)
 @pytest.mark.parametrize(("num_slots", "num_blocks"), [(4, 44), (6, 44), (16, 80)])
 def test_trees_alone_take_hardly_more_steps(num_slots: int, num_blocks: int) -> None:
     """If all of them went on at once, each would hold what the others lack."""
     assert steps_to_the_end(num_slots, num_blocks) <= 1.03 * steps_to_the_end(num_slots, 400)
 
 
+@pytest.mark.rule(1)
 @pytest.mark.parametrize("num_slots", [4, 16])
 @pytest.mark.parametrize("num_blocks", [40, 80])
 def test_a_small_tree_is_served_beside_one_that_explodes(num_slots: int, num_blocks: int) -> None:
