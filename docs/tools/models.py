@@ -219,7 +219,7 @@ def _run_by_tests() -> tuple[frozenset[str], frozenset[str]]:
         **known.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
         **known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     }
-    run = (("fuzz_architectures.py", "FIELDS"), ("v1/vision_model.py", "VISION"))
+    run = (("fuzz/architectures.py", "FIELDS"), ("harness/v1/vision_model.py", "VISION"))
     injected = (("v1/test_injection_on_models.py", "ARCHITECTURES"), ("v1/test_images.py", "INJECTED"))
     by_run, by_injected = (
         frozenset(names[each] for path, name in places for each in ("llama", *_texts_of(TESTS / path, name)))
