@@ -10,7 +10,7 @@ from pathlib import Path
 from sphinx.application import Sphinx
 from sphinx.ext.napoleon.docstring import GoogleDocstring
 
-from docs.tools.site import tests_of_rules, toctrees, with_tests
+from docs.tools.site import node_ids_by_rule, toctrees, with_tests
 
 ROOT = Path(__file__).parent.parent
 INDEX = "docs/index"
@@ -61,7 +61,7 @@ def add_contents(app: Sphinx, docname: str, source: list[str]) -> None:
         index = (ROOT / f"{INDEX}.md").read_text()
         source[0] += toctrees(index, INDEX, app.env.found_docs - {root_doc})
     elif docname == RULES:
-        source[0] = with_tests(source[0], tests_of_rules(ROOT / "mytests"))
+        source[0] = with_tests(source[0], node_ids_by_rule(ROOT / "mytests"))
 
 
 def read_sections(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:

@@ -36,7 +36,7 @@ def _toctree(caption: str, pages: Iterable[str]) -> str:
     return f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{entries}```\n"
 
 
-def tests_of_rules(tests: Path) -> dict[int, list[str]]:
+def node_ids_by_rule(tests: Path) -> dict[int, list[str]]:
     """The node ids below a folder of tests that have ``@pytest.mark.rule(NUMBER)``, by the number of the rule."""
     found = defaultdict(list)
     for path in sorted(tests.rglob("test_*.py")):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The configuration without an engine; what an engine checks beyond it has its tests beside the engine."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import sequence_hooks
 from mytests.harness.plain import Tokenizer
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.misspellings import near_name
+from sequence_hooks.config.refusals import layers_not_injected, not_causal, not_shared
 from sequence_hooks.config.tokens import with_token_ids
 from sequence_hooks.handlers import Spawn
 from sequence_hooks.handlers.actions import as_token_id
@@ -84,6 +87,13 @@ def test_a_request_may_have_the_id_of_an_older_one() -> None:
     logged_requests.forget("r")
     logged_requests.forget("unknown")
     assert [logged_requests.is_first(name) for name in ("r", "s")] == [True, False]
+
+
+@pytest.mark.parametrize("message", [partial(not_shared, "mamba"), not_causal, partial(layers_not_injected, "mamba")])
+def test_a_refusal_of_layers_names_one_if_it_is_known(message: Callable[..., str]) -> None:
+    """A configuration tells their kind alone, and a worker the first of them."""
+    assert ", as layer 3 " in message(layer="layer 3")
+    assert ", as " not in message()
 
 
 def test_the_package_has_what_it_exports_alone() -> None:

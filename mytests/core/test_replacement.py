@@ -188,3 +188,14 @@ def test_a_result_that_is_there_twice_begins_anew() -> None:
     lengths: dict[tuple[Origin, str | None], int] = {("merged", "c"): 3}
     assert [num_before for _, num_before in continued(twice, lengths)] == [0, 0]
     assert [num_before for _, num_before in continued(split, lengths)] == [0, 1]
+
+
+def test_what_was_replaced_is_no_part_of_the_context() -> None:
+    """It stays in the output, and the sequence goes on without it."""
+    Replaces.start = 1
+    engine = PlainEngine(HOOKS)
+    root = engine.add(prompt="pp")
+    engine.run_until(lambda: len(root.sequence.output_token_ids) == 4, plan(r="ab*c"))
+    assert (root.output_in_context, len(root.replaced)) == ([ord("a"), ord("c")], 1)
+    engine.run(plan(r="ab*c"))
+    engine.assert_empty()

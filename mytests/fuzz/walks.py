@@ -9,6 +9,7 @@ what happens to it alone.
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import cycle
 from typing import Any, ClassVar
 
 from hypothesis import HealthCheck, settings
@@ -105,8 +106,8 @@ class Walks(RuleBasedStateMachine):
     @precondition(lambda self: self.roots)
     @rule(tokens=st.lists(TOKENS, min_size=5, max_size=5))
     def step(self, tokens: list[int]) -> None:
-        """Takes one step, in which each sequence that samples gets the next of the tokens."""
-        self._step(iter(tokens).__next__)
+        """Takes one step, in which each sequence that samples gets the next of the tokens, from the first one again."""
+        self._step(cycle(tokens).__next__)
 
     @precondition(lambda self: self.roots)
     @rule(steps=st.integers(2, 12))

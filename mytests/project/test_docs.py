@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from build_tools.configuration_page import PAGE, page
 from build_tools.releases import SHA256
-from docs.tools.site import tests_of_rules, toctrees, with_tests
+from docs.tools.site import node_ids_by_rule, toctrees, with_tests
 from mytests.harness.characters import CharTokenizer
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers import TokenHandler
@@ -131,7 +131,7 @@ def test_every_rule_has_a_test() -> None:
     """Rules are numbered from 0 without a gap, and the site lists the tests that are marked with each."""
     page = (INTERNALS / "semantics.md").read_text()
     rules = [int(number) for number in re.findall(r"^## (\d+)\.", page, flags=re.M)]
-    tests = tests_of_rules(ROOT / "mytests")
+    tests = node_ids_by_rule(ROOT / "mytests")
     assert rules == list(range(len(rules))) == sorted(tests)
     assert with_tests(page, tests).count("*Tests:* `mytests/") == len(rules)
 

@@ -27,7 +27,6 @@ from vllm.engine.multiprocessing.hook_calls import RPCHookCall, RPCHookResult
 from vllm.entrypoints.openai import api_server
 from vllm.lora.request import LoRARequest
 
-NO_IDS: tuple[Any, ...] = ([True], [2.0], ["2"], {})
 NO_SUCH = "resume_sequence: request_id is 'nobody', and no such sequence waits to be resumed"
 
 

@@ -9,11 +9,13 @@ from sequence_hooks.v1.releases import module_of
 
 if TYPE_CHECKING:
     # The release that types are checked with.
-    from sequence_hooks.v1.releases.vllm_0_32 import ReleaseRequestState as ReleaseRequestState
-    from sequence_hooks.v1.releases.vllm_0_32 import ReleaseScheduler as ReleaseScheduler
-    from sequence_hooks.v1.releases.vllm_0_32 import add_logits_processor as add_logits_processor
-    from sequence_hooks.v1.releases.vllm_0_32 import completion_usage_type as completion_usage_type
-    from sequence_hooks.v1.releases.vllm_0_32 import unsupported as unsupported
+    from sequence_hooks.v1.releases.vllm_0_32 import (
+        ReleaseRequestState,
+        ReleaseScheduler,
+        add_logits_processor,
+        completion_usage_type,
+        unsupported,
+    )
 else:
     _module = import_module(f"sequence_hooks.v1.releases.{module_of(vllm.__version__)}")
     ReleaseRequestState = _module.ReleaseRequestState
@@ -21,3 +23,11 @@ else:
     add_logits_processor = _module.add_logits_processor
     completion_usage_type = _module.completion_usage_type
     unsupported = _module.unsupported
+
+__all__ = [
+    "ReleaseRequestState",
+    "ReleaseScheduler",
+    "add_logits_processor",
+    "completion_usage_type",
+    "unsupported",
+]
