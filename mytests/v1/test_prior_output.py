@@ -163,7 +163,8 @@ def test_a_slot_that_is_used_anew_before_a_step_counts_nothing_of_before() -> No
 @pytest.mark.parametrize("name", ["presence_penalty", "frequency_penalty", "repetition_penalty"])
 def test_penalties_are_known_by_their_values(name: str) -> None:
     """Where there are none, a join's sequence has nothing to remember."""
-    assert has_penalties(SamplingParams(**{name: 1.5}))
+    penalty: dict[str, Any] = {name: 1.5}
+    assert has_penalties(SamplingParams(**penalty))
     assert not has_penalties(SamplingParams(min_tokens=2))
 
 

@@ -102,7 +102,7 @@ def _of_kernels() -> Iterator[Any]:
     The rest saves three quarters of the interpreter's time: one program copies a state instead of sixteen, no sum is
     computed again to see whether it overflows, and Triton's functions are replaced once instead of at each launch.
     """
-    from triton.runtime import interpreter
+    from triton.runtime import interpreter  # type: ignore[import-not-found]
 
     from vllm.v1.sample.ops import topk_topp_sampler
     from vllm.v1.worker import mamba_utils
