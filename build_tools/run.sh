@@ -21,6 +21,8 @@ tox=$(ls .venv/bin/tox .venv-plugin/bin/tox 2>/dev/null | head -n 1)
 if [ -n "$chosen" ] && [ -n "$tox" ]; then
   "$tox" run-parallel --parallel 2 -e "${chosen#,}" 2>&1 | tee "$log"
   failed="$failed$(sed -n 's/^  \([a-z0-9.-]*\): FAIL.*/ \1/p' "$log" | tr -d '\n')"
+  # Without its last line tox has not come to its end.
+  grep -q 'congratulations :)' "$log" || failed="${failed:- tox}"
 fi
 if [ -n "$failed" ]; then
   echo "failed:$failed"
