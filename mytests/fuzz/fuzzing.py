@@ -43,6 +43,8 @@ SECONDS = 1_800
 """More than any test takes on a busy machine; a fault that is not found ends with a number of histories."""
 
 HISTORIES_PER_ROUND = 20
+MORE_TIME = 4
+"""Times the seconds asked for, at most, that a slow machine gets to see enough."""
 """Few, because those of one round resemble each other: most are variations of earlier ones."""
 
 
@@ -212,12 +214,16 @@ def main() -> int:
     # This loads what is loaded only once, so that it does not count towards the time.
     replay(History(Setup(), (Request(),)))
     try:
-        tally = fuzz(options.seconds, options.seed, among=injected() if options.injected else ALL)
+        among = injected() if options.injected else ALL
+        tally = fuzz(options.seconds, options.seed, among=among)
+        if tally.shortage is not None:
+            seconds, so_far = MORE_TIME * options.seconds, tally
+            tally += fuzz(seconds, options.seed + 1, among=among, is_enough=lambda more: not (so_far + more).shortage)
     except Failure as failure:
         print(f"{type(failure.__cause__).__name__}: {failure.__cause__}\n\n{failure.script}")
         return 1
     print(tally)
     if tally.shortage is not None:
-        print(f"error: {tally.shortage}; try for longer than {options.seconds:g} s", file=sys.stderr)
+        print(f"error: {tally.shortage}; try for longer than {(1 + MORE_TIME) * options.seconds:g} s", file=sys.stderr)
         return 1
     return 0

@@ -14,6 +14,7 @@ import torch
 from demo_language import num_sampled
 from forkjoin_engine import open_engine
 from forkjoin_reference import MODEL_FOLDER
+from forkjoin_task import PROMISE as TASK_PROMISE
 from forkjoin_task import held_out_prompts
 from language_answers import NotWhole, answer_of
 from language_task import CHILD, PROMISE, SYNC, has_bfloat16, outline, points_of, questions, read
@@ -241,5 +242,5 @@ def test_log_probabilities_are_the_engines() -> None:
     """Those of the tokens of a text after its context, whatever follows."""
     engine = open_engine(None)
     (prompt,) = held_out_prompts(1, 1, "sync")
-    right, wrong = mean_logprobs(engine, [Piece(context=prompt, text=text) for text in (f"1{PROMISE}", "zz")])
+    right, wrong = mean_logprobs(engine, [Piece(context=prompt, text=text) for text in (f"1{TASK_PROMISE}", "zz")])
     assert wrong < right < 0 and math.isfinite(wrong)

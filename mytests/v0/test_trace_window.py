@@ -105,7 +105,7 @@ def dragging_lanes(start: float, end: float) -> Gesture:
 # The view starts as 5 s to 10 s of 20 s; other keys are left to the browser.
 GESTURES: dict[str, tuple[Gesture, str]] = {
     "+": (pressing("+"), "5.5 s to 9.5 s"),
-    "-": (pressing("-"), "4.375 s to 10.63 s"),
+    "-": (pressing("-"), "4.375 s to 10.625 s"),
     "left": (pressing("ArrowLeft"), "4.5 s to 9.5 s"),
     "right": (pressing("ArrowRight"), "5.5 s to 10.5 s"),
     "0": (pressing("0"), "0 s to 20 s"),
