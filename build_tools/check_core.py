@@ -41,7 +41,9 @@ def main() -> int:
     folder = Path(sys.argv[1]).absolute()
     try:
         python = make_environment(folder)
-        run([*UV, "build", "--quiet", "--wheel", "--out-dir", folder / "dist", "sequence_hooks"], ROOT)
+        # A build leaves a copy of the package where it runs.
+        shutil.copytree(ROOT / "sequence_hooks", folder / "source")
+        run([*UV, "build", "--quiet", "--wheel", "--out-dir", folder / "dist", folder / "source"], ROOT)
         (wheel,) = (folder / "dist").glob("*.whl")
         install(python, f"{wheel}[watch]", "pytest", "hypothesis")
         run([python, "-c", IMPORT_ALL], folder)
