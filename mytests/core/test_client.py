@@ -55,18 +55,11 @@ def test_a_choice_has_its_tree() -> None:
     assert tree(choice(text="a", finish_reason="stop")) is None
 
 
-def test_both_orders_are_told() -> None:
-    """Where children are detached."""
-    found = tree(ended(sampled=ORDER, assembled=ORDER))
-    assert found is not None
-    assert (found.sampled, found.assembled) == (ORDER, ORDER)
-
-
-def test_the_limits_that_were_met_are_told() -> None:
-    """If there are any."""
-    found = tree(ended(limits_met=("max_children",)))
-    assert found is not None
-    assert found.limits_met == ("max_children",)
+@pytest.mark.parametrize("fields", [{"sampled": ORDER, "assembled": ORDER}, {"limits_met": ("max_children",)}])
+def test_what_else_is_known_of_it_is_told(fields: dict[str, Any]) -> None:
+    """Both orders where children are detached, and the limits that were met."""
+    found = tree(ended(**fields))
+    assert {name: getattr(found, name) for name in fields} == fields
 
 
 STREAM = [

@@ -5,18 +5,15 @@ What a tree comes to is in `mytests/rules`, on the real engines, and in `test_dr
 """
 
 import dataclasses
-import logging
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from mytests.harness.plain_engine import HOOKS, PlainEngine
 from mytests.harness.stepped import plan
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.events import TreeEvent
-from sequence_hooks.tree.rules import Decision
 
 NESTED = dataclasses.replace(HOOKS, max_child_depth=3)
 
@@ -42,24 +39,6 @@ class Order:
         return recorded
 
 
-def join_with_a_stranger(children: Any) -> list[int]:
-    """A join function whose token no vocabulary has."""
-    return [1000]
-
-
-def detaching_second(sampled: Callable[..., Decision | None]) -> Callable[..., Decision | None]:
-    """As a driver decides, but second children are detached, whatever their token says."""
-
-    def detaching(*args: Any) -> Decision | None:
-        decision = sampled(*args)
-        if decision is None:
-            return None
-        children = tuple((structs.replace(spec, is_detached=spec.number == 1), own) for spec, own in decision.children)
-        return dataclasses.replace(decision, children=children)
-
-    return detaching
-
-
 def test_the_tree_learns_of_each_step_before_the_engine_carries_it_out() -> None:
     """And of a join after its tokens are there."""
     order = Order()
@@ -83,39 +62,6 @@ def test_a_chain_of_ended_parents_is_joined_at_once() -> None:
     engine.assert_empty()
 
 
-def test_a_tree_without_hooks_spawns_nothing() -> None:
-    """Its tokens are ordinary ones."""
-    engine = PlainEngine()
-    root = engine.add(extra_args={"hooks": False})
-    engine.run(plan(r="!."))
-    assert (root.children, root.phase) == ([], "finished")
-    engine.assert_empty()
-
-
-def test_a_join_that_fills_the_model_waits_for_detached_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is BLOCKED until they are done, and finishes with the length that it had."""
-    engine = PlainEngine(max_model_len=7)
-    root = engine.add(prompt="pp")
-    monkeypatch.setattr(engine.driver, "sampled", detaching_second(engine.driver.sampled))
-    script = plan(r="!!.", r_child_0="ab", r_child_1="xxx")
-    engine.run_until(lambda: root.outcome is not None, script)
-    assert (root.phase, root.outcome, engine.queues()["blocked"]) == ("blocked", "length", ["r"])
-    engine.run(script)
-    assert (root.phase, root.sequence.outcome) == ("finished", "length")
-    engine.assert_empty()
-
-
-def test_a_budget_is_used_up_once() -> None:
-    """Though another sequence samples in the same step."""
-    order = Order()
-    engine = PlainEngine(dataclasses.replace(HOOKS, max_tree_tokens=4), observers=[order])
-    root = engine.add()
-    engine.run(plan(r="!abc", r_child_0="def"))
-    assert {each.outcome for each in root.subtree()} == {"length"}
-    assert order.names.count("Limited") == 1
-    engine.assert_empty()
-
-
 @pytest.mark.parametrize("is_driven", [True, False])
 def test_children_are_aborted_before_their_parents(is_driven: bool) -> None:
     """So that a parent that is aborted has none left; an engine that frees one alone need not know the others."""
@@ -130,19 +76,6 @@ def test_children_are_aborted_before_their_parents(is_driven: bool) -> None:
         engine.queue.remove(root)
         engine.driver.abort(root)
     assert [branch.outcome for branch in below] == ["failed"] * 3
-    engine.assert_empty()
-
-
-def test_what_is_assembled_has_tokens_of_the_vocabulary(caplog: pytest.LogCaptureFixture) -> None:
-    """Otherwise nothing is merged for detached children, and the log says why."""
-    fields: dict[str, Any] = {"sync_token_id": None, "block_on": "never"}
-    strange = f"{__name__}.{join_with_a_stranger.__name__}"
-    engine = PlainEngine(dataclasses.replace(HOOKS, **fields, child_merge_strategy=strange), vocab_size=500)
-    root = engine.add()
-    with caplog.at_level(logging.ERROR):
-        engine.run(plan(r="!", r_child_0=""))
-    assert root.phase == "finished"
-    assert "a join function failed" in caplog.text and "1000" in caplog.text
     engine.assert_empty()
 
 

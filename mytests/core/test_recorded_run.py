@@ -55,21 +55,6 @@ def run(path: Path) -> Path:
     return path
 
 
-def test_the_trees_tell_what_happened(run: Path) -> None:
-    """Spawned, BLOCKED, joined; ends are told by whoever knows their texts."""
-    lines = read(run).events
-    kinds = [type(line.event if isinstance(line, events.TreeChanged) else line).__name__ for line in lines]
-    assert kinds == ["SchedulerStarted", "Arrived", "Spawned", "Blocked", "Step", "Joined"]
-
-
-def test_it_has_a_lane_for_each_sequence(run: Path) -> None:
-    """With what each did, and an arrow for the spawn and one for the merge."""
-    picture = picture_of(read(run))
-    assert [(lane.request_id, lane.depth) for lane in picture.lanes] == [("r", 0), ("r_child_0", 1)]
-    assert [bar.state for bar in picture.lanes[0].bars] == ["waiting", "blocked"]
-    assert [arrow.kind for arrow in picture.arrows] == ["spawn", "merge"]
-
-
 def test_the_command_draws_it(run: Path) -> None:
     """Without an engine, and without torch."""
     code = "import runpy, sys; runpy.run_module('sequence_hooks.trace', run_name='__main__', alter_sys=True)"

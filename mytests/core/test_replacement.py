@@ -25,13 +25,12 @@ from mytests.harness.plain import (
 from mytests.harness.plain_engine import HOOKS as PLAIN_HOOKS
 from mytests.harness.plain_engine import PlainEngine
 from mytests.harness.stepped import plan
-from sequence_hooks.handlers import Actions, Spawn, TokenEvent
+from sequence_hooks.handlers import Actions, TokenEvent
 from sequence_hooks.results import Origin, Segment
 from sequence_hooks.tree.assembly import Assembler, segments_of
-from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.positions import PLAIN, ChildPositions
-from sequence_hooks.tree.replacement import NO_REPLACEMENT, Replacement, continued, with_replaced
-from sequence_hooks.tree.rules import Decision, Refusal, joined, keeps_kv
+from sequence_hooks.tree.replacement import NO_REPLACEMENT, continued, with_replaced
+from sequence_hooks.tree.rules import Decision, Refusal, joined
 from sequence_hooks.tree.wait import ALL
 
 
@@ -51,12 +50,6 @@ HOOKS = dataclasses.replace(PLAIN_HOOKS, child_merge_strategy="kv_inject", handl
 
 
 class TestDecide:
-    def test_a_replacement_counts_the_context(self) -> None:
-        """Of a context of two tokens of prompt and four of output, the first of these stays."""
-        decision = decided(Asks(Actions(block=True, replace_from=1, insert_token_ids=(7,))), branch_with(num_sampled=3))
-        assert isinstance(decision, Decision)
-        assert decision.replacement == Replacement(3, (7,))
-
     @pytest.mark.rule(15)
     @pytest.mark.parametrize(
         ("actions", "message"),
@@ -133,31 +126,10 @@ class TestKV:
         engine.assert_empty()
 
 
-def test_nobody_keeps_kv_for_a_parent_that_replaces() -> None:
-    """What it gets is prefilled."""
-    trees = Trees()
-    root = trees.add_root(PlainSequence(num_computed_tokens=3), branch_with().tree.limits)
-    spec = ChildSpec("r_child_0", "r", 0, 1, 1, 3, (), "parent", False)
-    child = trees.spawn(root, spec, handler(), PlainSequence("r_child_0", output_token_ids=[5, 6]))
-    trees.block(root, ALL, Replacement(2))
-    end(trees, child)
-    assert not keeps_kv(child)
-
-
 @pytest.mark.parametrize(("position", "index"), [(-1, 4), (0, 5), (3, 6), (7, 8)])
 def test_an_index_in_a_context_leaves_out_what_was_replaced(position: int, index: int) -> None:
     """Positions count the output, of which some tokens are gone."""
     assert ChildPositions(5, PLAIN, (range(1, 3), range(4, 6))).index_of(position) == index
-
-
-def test_spawned_children_are_those_of_the_token_that_replaces() -> None:
-    """A handler may spawn, block and replace at once; a child shares its parent's context as it is before the cut."""
-    decision = decided(
-        Asks(Actions((Spawn((5,)),), block=True, replace_from=0)), branch_with(num_sampled=3), vocab_size=None
-    )
-    assert isinstance(decision, Decision)
-    ((spec, _),) = decision.children
-    assert (spec.num_shared, decision.replacement) == (6, Replacement(2))
 
 
 def test_a_cut_within_a_result_splits_what_stands_for_it() -> None:
@@ -188,14 +160,3 @@ def test_a_result_that_is_there_twice_begins_anew() -> None:
     lengths: dict[tuple[Origin, str | None], int] = {("merged", "c"): 3}
     assert [num_before for _, num_before in continued(twice, lengths)] == [0, 0]
     assert [num_before for _, num_before in continued(split, lengths)] == [0, 1]
-
-
-def test_what_was_replaced_is_no_part_of_the_context() -> None:
-    """It stays in the output, and the sequence goes on without it."""
-    Replaces.start = 1
-    engine = PlainEngine(HOOKS)
-    root = engine.add(prompt="pp")
-    engine.run_until(lambda: len(root.sequence.output_token_ids) == 4, plan(r="ab*c"))
-    assert (root.output_in_context, len(root.replaced)) == ([ord("a"), ord("c")], 1)
-    engine.run(plan(r="ab*c"))
-    engine.assert_empty()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules as functions: what a hook token does, who is ready, and what a join appends."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +9,6 @@ import pytest
 
 import sequence_hooks.tree.merge as merge_module
 from mytests.harness.plain import (
-    HOOKS,
     LIMITS,
     PROMISE,
     Asks,
@@ -22,26 +22,16 @@ from mytests.harness.plain import (
     spec,
 )
 from sequence_hooks.handlers import Actions, Spawn, TokenEvent, TokenHandler, UnjoinedChild
-from sequence_hooks.handlers.builtin import SyncHandler
 from sequence_hooks.handlers.triggers import TriggerMatch
 from sequence_hooks.results import Segment
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.merge import Span
-from sequence_hooks.tree.rules import Decision, Refusal, decide, has_room, join, joined, keeps_kv, needs_kv
+from sequence_hooks.tree.replacement import NO_REPLACEMENT, Replacement
+from sequence_hooks.tree.rules import Decision, Refusal, decide, join, joined, keeps_kv, needs_kv
 from sequence_hooks.tree.sequence import Outcome
 from sequence_hooks.tree.wait import ALL, Wait
 
-
-def specs_of(asks: TokenHandler, branch: Branch[PlainSequence] | None = None, **fields: Any) -> list[Any]:
-    """The children that are decided on."""
-    decision = decided(asks, branch, **fields)
-    assert isinstance(decision, Decision)
-    return [spec for spec, _ in decision.children]
-
-
 TWO = Actions((Spawn((5,), {"max_tokens": 3}), Spawn((6, 7))))
-FEW_SEQUENCES = replace(LIMITS, max_tree_sequences=5)
-FEW_TOKENS = replace(LIMITS, max_tree_tokens=7)
 
 
 class TestDecide:
@@ -77,100 +67,9 @@ class TestDecide:
             )
         ]
 
-    @pytest.mark.parametrize(
-        ("state", "limit"),
-        [
-            ({"depth": 2}, "max_child_depth"),
-            ({"num_children": 2}, "max_children"),
-            ({"depth": 1, "num_children": 2, "limits": replace(FEW_SEQUENCES, max_children=9)}, "max_tree_sequences"),
-        ],
-    )
-    def test_past_a_limit_a_token_is_an_ordinary_one(self, state: dict[str, Any], limit: Any) -> None:
-        """And it is known which limit has refused it."""
-        assert decided(Asks(TWO), branch_with(**state)) == Refusal(limit)
-
-    @pytest.mark.parametrize(
-        "state",
-        [{"depth": 1}, {"num_children": 1}, {"depth": 1, "num_children": 1, "limits": FEW_SEQUENCES}, {"room": 3}],
-    )
-    def test_up_to_a_limit_it_is_not(self, state: dict[str, Any]) -> None:
-        """The limits themselves are allowed."""
-        room = state.get("room", 9)
-        branch = branch_with(**{name: value for name, value in state.items() if name != "room"})
-        assert isinstance(decided(Asks(TWO), branch, room), Decision)
-
-    def test_limits_are_for_spawns_alone(self) -> None:
-        """A sync blocks whatever its depth."""
-        sync = SyncHandler(HOOKS)
-        assert decided(sync, branch_with(depth=2), room=0) == Decision(PROMISE, sync, (), ALL)
-
-    def test_each_child_needs_room_for_a_token(self) -> None:
-        """After its prefix."""
-        assert decided(Asks(TWO), room=2) == Refusal("max_model_len")
-
-    @pytest.mark.parametrize(
-        ("actions", "error"),
-        [
-            (RuntimeError("broken"), RuntimeError),
-            (Actions((Spawn((100,)),)), ValueError),
-            (Actions((Spawn((-1,)),)), ValueError),
-            (Actions((Spawn((7.5,)),)), TypeError),  # type: ignore[arg-type]
-            (Actions(("child",)), TypeError),  # type: ignore[arg-type]
-            (Actions((Spawn((), context="none"),)), ValueError),
-            ("spawn", TypeError),
-        ],
-    )
-    def test_a_fault_is_a_value(self, actions: Any, error: type[Exception]) -> None:
-        """Whatever a handler raises or returns, the rules raise nothing."""
-        refusal = decided(Asks(actions))
-        assert isinstance(refusal, Refusal) and isinstance(refusal.error, error)
-        assert refusal.reason == "failed"
-
-    def test_a_block_that_is_malformed_is_refused(self) -> None:
-        """One of which a part is, spawns the rest; one that blocks, blocks."""
-        assert decided(Asks(Actions(is_malformed=True))) == Refusal("malformed")
-        rest = decided(Asks(Actions((Spawn((5,)),), is_malformed=True)))
-        assert isinstance(rest, Decision) and rest.is_malformed and len(rest.children) == 1
-        blocks = decided(Asks(Actions(block=True, is_malformed=True)))
-        assert isinstance(blocks, Decision) and (blocks.is_malformed, blocks.waits_for) == (True, ALL)
-
     def test_without_a_vocabulary_any_id_will_do(self) -> None:
         """Some engines don't know theirs."""
         assert isinstance(decided(Asks(Actions((Spawn((100,)),))), vocab_size=None), Decision)
-
-    @pytest.mark.rule(1)
-    def test_children_are_numbered_per_parent(self) -> None:
-        """In spawn order, after those that it has spawned before."""
-        specs = specs_of(Asks(TWO), branch_with(depth=1, num_children=1, num_sampled=7))
-        assert [(each.request_id, each.number) for each in specs] == [
-            ("r_child_0_child_1", 1),
-            ("r_child_0_child_2", 2),
-        ]
-        assert {(each.parent_id, each.position) for each in specs} == {("r_child_0", 8)}
-
-    @pytest.mark.parametrize(("context", "num_shared"), [("parent", 10), ("before_trigger", 8), ("none", 0)])
-    def test_a_child_shares_what_its_context_says(self, context: Any, num_shared: int) -> None:
-        """The trigger is the last two of ten tokens. Its prompt is what it shares, and its prefix."""
-        asks = Asks(Actions((Spawn((5,), context=context, is_detached=True),)))
-        (only,) = specs_of(asks, branch_with(num_sampled=7), num_trigger=2)
-        assert (only.context, only.num_shared, only.num_trigger_tokens) == (context, num_shared, 2)
-        assert (only.num_prompt_tokens, only.is_detached) == (num_shared + 1, True)
-
-    @pytest.mark.parametrize(
-        ("actions", "waits_for"),
-        [
-            (Actions(), None),
-            (Actions(block=True), ALL),
-            (Actions(await_resume=True), Wait("caller")),
-            (Actions(block=True, await_resume=True), Wait("caller")),
-            (Actions(block=True, join_when=3), Wait(join_when=3)),
-            (Actions(block=True, wait_for=()), Wait(numbers=())),
-        ],
-    )
-    def test_a_sequence_waits_for(self, actions: Actions, waits_for: Any) -> None:
-        """A caller who is awaited is awaited beside the children."""
-        asks = Asks(actions)
-        assert decided(asks) == Decision(PROMISE, asks, (), waits_for)
 
 
 def parent_of(
@@ -281,46 +180,10 @@ class TestJoin:
         assert (merge.position, merge.num_merged, merge.num_cut, merge.num_context) == (5, 4, 0, 13)
         assert (merge.outcome, merge.error) == (None, None)
 
-    def test_a_tree_that_has_used_up_its_tokens_goes_on_nowhere(self) -> None:
-        """Whatever room the model's length has; all results are merged."""
-        parent = parent_of(("a", [20, 21], handler()))
-        parent.tree.limits = FEW_TOKENS
-        for branch, may_go_on in zip(parent.subtree(), (True, False), strict=True):
-            branch.count_sampled()
-            assert has_room(branch, 0, 100) == may_go_on
-        merge = merged(parent)
-        assert (merge.num_merged, merge.num_cut, merge.outcome) == (2, 0, "length")
-
-    @pytest.mark.rule(20)
-    @pytest.mark.parametrize(("room", "outcome"), [(50, "stopped"), (2, "length")])
-    def test_a_request_may_end_with_it(self, room: int, outcome: str) -> None:
-        """As it asks; not where no child is joined, and without room with its length."""
-        parent = parent_of(("a", [20, 21], handler()))
-        parent.tree.limits = replace(parent.tree.limits, end_at_join=True)
-        assert merged(parent, room).outcome == outcome
-        alone = parent_of(given=(40,))
-        alone.tree.limits = parent.tree.limits
-        assert merged(alone).outcome is None
-
-    @pytest.mark.parametrize(("room", "kept", "ends"), [(0, 0, True), (2, 2, True), (3, 3, True), (4, 3, False)])
-    def test_it_is_cut_to_the_room(self, room: int, kept: int, ends: bool) -> None:
-        """A parent without room for another token ends."""
-        merge = merged(parent_of(("a", [20, 21, 22], handler())), room)
-        assert (merge.num_merged, merge.num_cut, merge.outcome) == (kept, 3 - kept, "length" if ends else None)
-        assert merge.num_context == 9 + kept
-        assert [token for span in merge.spans for token in span.token_ids] == [20, 21, 22][:kept]
-
     def test_nothing_leaves_no_segment(self) -> None:
         """A child without a result brings none."""
         merge = merged(parent_of(("a", [], handler())))
         assert (merge.spans, merge.segments, merge.num_merged) == ((), (), 0)
-
-    def test_each_handler_joins_its_own(self) -> None:
-        """Children of one handler that follow each other are joined together."""
-        first, second = Asks(Actions(), "A"), Asks(Actions(), [66])
-        handlers = [first, first, second, first]
-        merge = merged(parent_of(*((name, [1], each) for name, each in zip("abcd", handlers, strict=True))))
-        assert [list(span.token_ids) for span in merge.spans] == [[65], [66], [65]]
 
     @pytest.mark.parametrize(
         ("joined", "error"), [("ab", None), ([1, 2, 3], None), ([1, 2, 3, 4], "more than 3 pieces")]
@@ -366,82 +229,63 @@ class TestJoin:
         assert merge.error == "KeyError: 'k'"
 
 
-def ended_child(outcome: Outcome = "stopped", **fields: Any) -> Branch[PlainSequence]:
+def block_by_name(child: Any, number: int) -> None:
+    Trees().block(child.parent, Wait(numbers=(number,)))
+
+
+def end_parent(child: Any) -> None:
+    """Its parent waits at its end."""
+    child.parent.sequence.outcome = "stopped"
+    Trees().end(child.parent, range(1))
+    child.parent.sequence.outcome = None
+
+
+def block_with_kv(child: Any, replacement: Replacement = NO_REPLACEMENT) -> None:
+    child.parent.sequence.num_computed_tokens = 3
+    Trees().block(child.parent, ALL, replacement)
+
+
+ENDED: dict[str, tuple[Callable[[Any], object], bool]] = {
+    "has stopped": (lambda child: None, True),
+    "ended by length": (lambda child: setattr(child.sequence, "outcome", "length"), True),
+    "ended with the tokens of its tree": (lambda child: setattr(child, "finished_at_join", True), True),
+    "goes on": (lambda child: setattr(child.sequence, "outcome", None), False),
+    "was aborted": (lambda child: setattr(child.sequence, "outcome", "failed"), False),
+    "has a parent that ends": (lambda child: setattr(child.parent.sequence, "outcome", "stopped"), False),
+    "has a parent that waits at its end": (end_parent, False),
+    "has a BLOCKED parent": (block_with_kv, True),
+    # What that gets is prefilled.
+    "has a parent that replaces": (lambda child: block_with_kv(child, Replacement(2)), False),
+    # It prefills its whole context, and its children's results with it.
+    "has a BLOCKED parent that has lost its own": (lambda child: Trees().block(child.parent, ALL), False),
+    "is named by such a parent": (lambda child: block_by_name(child, 0), False),
+    # At its join its parent will have its own again.
+    "is not named by such a parent": (lambda child: block_by_name(child, 7), True),
+}
+
+
+def ended_child() -> Any:
     """A child that ends while its parent goes on, before its tree has learned of it."""
     trees = Trees()
-    root = trees.add_root(PlainSequence(output_token_ids=[PROMISE]), LIMITS)
-    child = child_of(trees, root, handler(), [20], **fields)
-    child.sequence.outcome = outcome
+    child = child_of(trees, trees.add_root(PlainSequence(output_token_ids=[PROMISE]), LIMITS), handler(), [20])
+    child.sequence.outcome = "stopped"
     return child
 
 
-class TestKeptKV:
-    """Of a child that ends, until it is copied to its parent."""
+@pytest.mark.parametrize(("change", "is_kept"), ENDED.values(), ids=ENDED)
+def test_a_childs_kv_is_kept_for_its_parent(change: Callable[[Any], object], is_kept: bool) -> None:
+    """If it has a result that its parent can use; that of a root never is."""
+    child = ended_child()
+    change(child)
+    assert keeps_kv(child) is is_kept
+    child.parent.sequence.outcome = "stopped"
+    assert not keeps_kv(child.parent)
 
-    def test_a_child_may_end_without_a_join(self) -> None:
-        """With its tree's tokens used up, before it had any children."""
-        child = ended_child("length")
-        child.finished_at_join = True
-        assert keeps_kv(child) and not child.joins
 
-    @pytest.mark.parametrize("outcome", ["stopped", "length"])
-    def test_a_childs_is_kept_for_its_parent(self, outcome: Outcome) -> None:
-        """Whatever ended it, if it has a result."""
-        assert keeps_kv(ended_child(outcome))
-
-    def test_not_that_of_a_failed_or_an_aborted_child(self) -> None:
-        """They have no result, whichever of both learns of it first: the engine's sequence or the tree."""
-        aborted = ended_child("failed")
-        assert not keeps_kv(aborted)
-        Trees().abort(aborted)
-        assert not keeps_kv(aborted)
-
-    @pytest.mark.parametrize("fields", [{"is_detached": True}, {"context": "before_trigger"}, {"context": "none"}])
-    def test_not_that_of_a_child_whose_parent_could_not_use_it(self, fields: dict[str, Any]) -> None:
-        """Its parent gets no result of a detached child, and another context has other KV."""
-        assert not keeps_kv(ended_child(**fields))
-
-    def test_not_that_of_a_root(self) -> None:
-        """Nor of a child that goes on."""
-        child = ended_child()
-        assert child.parent is not None
-        child.parent.sequence.outcome, child.sequence.outcome = "stopped", None
-        assert (keeps_kv(child.parent), keeps_kv(child)) == (False, False)
-
-    def test_not_if_its_parent_has_ended(self) -> None:
-        """It is joined with nothing to compute, whichever of both learns of its end first."""
-        child = ended_child()
-        assert child.parent is not None
-        child.parent.sequence.outcome = "stopped"
-        assert not keeps_kv(child)
-        Trees().end(child.parent, range(1))
-        child.parent.sequence.outcome = None
-        assert (child.parent.phase, keeps_kv(child)) == ("blocked", False)
-
-    def test_until_its_parent_needs_it_no_longer(self) -> None:
-        """What is kept of a child stays while its siblings are joined."""
-        child = ended_child()
-        assert (child.parent is not None) and needs_kv(child)
-        child.parent.settle([child])
-        assert not needs_kv(child)
-        other = ended_child()
-        assert other.parent is not None
-        other.parent.outcome = "stopped"
-        assert not needs_kv(other)
-
-    @pytest.mark.parametrize("num_computed", [0, 3])
-    def test_not_if_its_blocked_parent_has_lost_its_own(self, num_computed: int) -> None:
-        """It prefills its whole context, and its children's results with it."""
-        child = ended_child()
-        assert child.parent is not None
-        Trees().block(child.parent, ALL)
-        child.parent.sequence.num_computed_tokens = num_computed
-        assert keeps_kv(child) == bool(num_computed)
-
-    @pytest.mark.parametrize("named", [0, 7])
-    def test_of_a_child_that_nobody_waits_for_now(self, named: int) -> None:
-        """At its join its parent will have its own again, whose KV is lost now."""
-        child = ended_child()
-        assert child.parent is not None
-        Trees().block(child.parent, Wait(numbers=(named,)))
-        assert keeps_kv(child) == (named != child.number)
+def test_it_is_kept_until_its_parent_needs_it_no_longer() -> None:
+    """What is kept of a child stays while its siblings are joined."""
+    child, other = ended_child(), ended_child()
+    assert needs_kv(child)
+    child.parent.settle([child])
+    other.parent.outcome = "stopped"
+    assert (needs_kv(child), needs_kv(other)) == (False, False)

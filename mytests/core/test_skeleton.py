@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from mytests.harness.outline_engine import TOKENIZER, ids, text_of
+from mytests.harness.outline_engine import TOKENIZER, ids
 from sequence_hooks.handlers import Actions, TokenEvent
 from sequence_hooks.protocols.outlines import break_after, checked_outline, heading, label_of, points_in
-from sequence_hooks.protocols.skeleton import Skeleton, handler
+from sequence_hooks.protocols.skeleton import handler
 
 
 def asked(text: str, **arguments: Any) -> Actions:
@@ -17,11 +17,6 @@ def asked(text: str, **arguments: Any) -> Actions:
     *before, last = ids(text)
     event = TokenEvent(last, "r", (), tuple(before), 0, 0, 3, arguments=arguments)
     return handler(TOKENIZER).on_token(event)
-
-
-def prefixes(actions: Actions) -> list[str]:
-    """What the children's contexts begin with."""
-    return [text_of(each.prefix_token_ids) for each in actions.spawn]
 
 
 class TestOutline:
@@ -76,14 +71,6 @@ class TestOutline:
 
 
 class TestChildren:
-    def test_each_point_is_asked_for_in_a_turn(self) -> None:
-        """Without the grammar of the outline, which the join replaces."""
-        actions = asked("1. a\n2. b\n###")
-        turn = "|<user>Explain point {0} in two or three sentences, and no other point.|<assistant>{0}. {1}:"
-        assert prefixes(actions) == [turn.format(1, "a"), turn.format(2, "b")]
-        assert [each.sampling_params for each in actions.spawn] == [{"structured_outputs": None}] * 2
-        assert (actions.block, actions.replace_from) == (True, 0)
-
     @pytest.mark.parametrize(
         ("arguments", "most"),
         [
@@ -100,13 +87,6 @@ class TestChildren:
         params: dict[str, Any] = {"structured_outputs": None} | ({} if most is None else {"max_tokens": most})
         assert [each.sampling_params for each in asked("1. a\n2. b\n###", **arguments).spawn] == [params] * 2
 
-    def test_a_callers_points_need_but_the_mark(self) -> None:
-        """They are not looked for in any text."""
-        actions = asked("\n###", outline=["Risks.", "Dates"])
-        assert [each.rpartition(">")[2] for each in prefixes(actions)] == ["1. Risks:", "2. Dates:"]
-        assert [each.label for each in actions.spawn] == ["Risks", "Dates"]
-        assert actions.replace_from == 0
-
     @pytest.mark.parametrize(("arguments", "ends"), [({"end_at_join": 1}, True), ({}, False)])
     def test_the_last_point_that_was_asked_for_ends_the_outline(self, arguments: dict[str, Any], ends: bool) -> None:
         """Without its mark, if nothing is to follow the points."""
@@ -117,15 +97,6 @@ class TestChildren:
     def test_what_is_no_outline_among_the_arguments_says_nothing(self, outline: Any) -> None:
         """A client may have sent it beside the server."""
         assert asked("###", outline=outline) == Actions()
-
-    @pytest.mark.parametrize(
-        "outline",
-        ["".join(f"{number}. x{number}\n" for number in range(1, 10_001)), f"1. {'x' * 201}\n"],
-        ids=["10,000-points", "a-long-point"],
-    )
-    def test_an_outline_that_is_too_much_spawns_nothing(self, outline: str) -> None:
-        """It is an ordinary answer, of which the caller is told."""
-        assert asked(f"{outline}###") == Actions(is_malformed=True)
 
     def test_a_callers_outline_that_is_too_much_spawns_nothing(self) -> None:
         """A caller may have sent it without the server's check."""
@@ -142,11 +113,3 @@ class TestChildren:
         monkeypatch.setattr(type(TOKENIZER), "decode", noted)
         assert asked("1. a\nSo\n" + "and on\n" * 1000) == asked("So\n" * 1000) == Actions()
         assert max(read) < 200
-
-    def test_a_heading_in_an_answer_is_text(self) -> None:
-        """Not a mark."""
-        assert asked("Some\n###") == asked("###") == Actions()
-
-    def test_it_needs_nothing_of_a_tokenizer_but_its_template(self) -> None:
-        """Without added tokens there are no tags to refuse."""
-        assert isinstance(handler(TOKENIZER), Skeleton)

@@ -10,15 +10,16 @@ import pytest
 
 from mytests.harness.plain import LIMITS, Noted, PlainSequence, Trees, child_of, end, handler, merged, spec
 from sequence_hooks.results import Join, Segment
+from sequence_hooks.serving.live.trees import tree_of
 from sequence_hooks.tree.branch import Branch
-from sequence_hooks.tree.events import Aborted, Assembled, Blocked, Ended, Joined, Spawned
+from sequence_hooks.tree.events import Aborted, Blocked, Ended, Joined, Spawned
 from sequence_hooks.tree.injection_plan import InjectedKV
 from sequence_hooks.tree.integrity import IntegrityError
 from sequence_hooks.tree.manager import IllegalStep
 from sequence_hooks.tree.merge import Span
 from sequence_hooks.tree.positions import PLAIN, Positions
 from sequence_hooks.tree.rules import joined as awaited
-from sequence_hooks.tree.transcript import output_of
+from sequence_hooks.tree.transcript import output_of, waiting_of
 from sequence_hooks.tree.wait import ALL, Wait
 
 
@@ -35,29 +36,6 @@ def joined(trees: Trees, branch: Branch[PlainSequence], room: int = 100) -> Join
 
 
 class TestLife:
-    def test_what_it_sampled_is_its_output_without_joins(self) -> None:
-        """In order; merged tokens are its child's."""
-        trees, root = planted(output_token_ids=[1, 5])
-        child = child_of(trees, root, handler(), [20, 21, 3])
-        trees.block(root, ALL)
-        assert end(trees, child)
-        joined(trees, root)
-        root.sequence.output_token_ids.append(6)
-        assert (root.sequence.output_token_ids, root.sampled_token_ids) == ([1, 5, 20, 21, 6], [1, 5, 6])
-
-    def test_a_parent_with_unjoined_children_is_blocked_at_its_end(self) -> None:
-        """And finishes, once it is joined, as it had ended."""
-        trees, root = planted(output_token_ids=[1, 3])
-        only = child_of(trees, root, handler(), [20, 3])
-        assert not end(trees, root)
-        assert (root.phase, root.outcome, root.stop_tokens) == ("blocked", "stopped", range(1, 2))
-        end(trees, only)
-        joined(trees, root)
-        assert root.finished_at_join
-        assert trees.end(root)
-        assert (root.phase, root.outcome, root.stop_tokens) == ("finished", "stopped", range(1, 2))
-        assert (list(trees.branches), trees.has_unsettled) == ([], False)
-
     def test_the_time_blocked_is_of_each_join(self) -> None:
         """In seconds of the trees' own clock."""
         trees, root = planted()
@@ -87,6 +65,16 @@ class TestSteps:
             joined(trees, root)
         with pytest.raises(IllegalStep, match=r"^r does not wait for a caller$"):
             trees.resume(root, ())
+
+    def test_only_a_child_is_cancelled_and_once(self) -> None:
+        """Anything else is a fault of the engine."""
+        trees, root = planted(output_token_ids=[1])
+        only = child_of(trees, root, handler())
+        trees.block(root, Wait(join_when=1))
+        trees.cancel(only)
+        for branch in (root, only):
+            with pytest.raises(IllegalStep, match=f"^{branch.request_id} is no child that can be cancelled$"):
+                trees.cancel(branch)
 
 
 class TestEvents:
@@ -129,42 +117,8 @@ class TestEvents:
         ]
         assert noted.phases == ["live", "live", "blocked", "finished", "live", "finished"]
 
-    def test_a_wait_for_detached_children_ends_with_a_join_of_none(self) -> None:
-        """Then their results are put into the output."""
-        noted = Noted()
-        trees = Trees([noted])
-        root = trees.add_root(PlainSequence(output_token_ids=[1, 3]), LIMITS)
-        end(trees, child_of(trees, root, handler(), [20], is_detached=True), "length")
-        end(trees, root)
-        noted.clear()
-        trees.join(root, awaited(root), merged(root), num_prefill=0, num_injected=0)
-        assert root.joins == []
-        trees.end(root)
-        output = [Span((20,), "r_child_0", (0,)), Span((3,), "r", (1,))]
-        trees.assemble(root, output)
-        assert noted.take() == [
-            Joined("r", (), (), 0, 0, 0, None, None),
-            Ended("r", "stopped", (1, 2)),
-            Assembled("r", ("r_child_0",), tuple(output)),
-        ]
-        assert root.joins == []
-
 
 class TestBranch:
-    def test_what_nobody_needs_is_forgotten_once(self) -> None:
-        """The joined children, and all below them, those of an aborted one too."""
-        trees, root = planted(output_token_ids=[1])
-        first, second = child_of(trees, root, handler(), [20]), child_of(trees, root, handler(), [3])
-        below = child_of(trees, first, handler(), [30])
-        trees.block(root, ALL)
-        trees.abort(first)
-        trees.abort(below)
-        end(trees, second)
-        assert root.take_releasable() == []
-        joined(trees, root)
-        assert set(root.take_releasable()) == {first, second, below}
-        assert root.take_releasable() == []
-
     def test_a_child_inherits_injected_kv(self) -> None:
         """With what was still to do left to its parent; forgotten with its context, as its positions are."""
         trees, root = planted(output_token_ids=[1])
@@ -180,14 +134,6 @@ class TestBranch:
         assert (only.injected, only.positions) == (None, PLAIN)
         root.discard_injected()
         assert (root.injected, root.positions.of(1)) == (None, 6)
-
-    def test_its_place_in_the_tree(self) -> None:
-        """Depth, root, and all below."""
-        trees, root = planted()
-        middle = child_of(trees, root, handler())
-        leaf = child_of(trees, middle, handler())
-        assert (leaf.depth, leaf.root, leaf.parent, middle.parent) == (2, root, middle, root)
-        assert list(root.subtree()) == [root, middle, leaf]
 
     def test_a_tree_may_be_of_any_depth(self) -> None:
         """Deeper than Python's stack."""
@@ -244,6 +190,13 @@ class TestIntegrity:
             trees.check_integrity()
         assert "\n  r_child_0: live" in str(error.value)
 
+    def test_who_ends_as_cancelled_was_cancelled(self) -> None:
+        """A contradiction is told."""
+        trees, root = planted(output_token_ids=[1])
+        child_of(trees, root, handler()).outcome = "cancelled"
+        with pytest.raises(IntegrityError, match="r_child_0 was cancelled, and its parent has not gone on without it"):
+            trees.check_integrity()
+
     def test_limits_themselves_are_allowed(self) -> None:
         """Three unfinished children, and a depth of two."""
         trees, root = planted()
@@ -278,3 +231,14 @@ class TestIntegrity:
         root.phase, root.outcome = "finished", "stopped"
         with pytest.raises(IntegrityError, match=r"\['r'\] have finished, and are still to be looked at"):
             trees.check_integrity()
+
+
+def test_the_page_says_for_how_many_a_sequence_waits() -> None:
+    """And its caller, for whom."""
+    trees, root = planted(output_token_ids=[1])
+    first, *_ = [child_of(trees, root, handler(), [20, 3]) for _ in range(3)]
+    trees.block(root, Wait("caller", (0, 2), 2))
+    assert [each.num_awaited for each in tree_of(root, 9)] == [2, 0, 0, 0]
+    assert waiting_of(root, 0).children == ("r_child_0", "r_child_2")
+    end(trees, first)
+    assert (tree_of(root, 9)[0].num_awaited, waiting_of(root, 0).num_unfinished_children) == (1, 1)

@@ -2,7 +2,6 @@
 """Detached children: only the end of the request waits, and their results replace the trigger in its output."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -20,8 +19,7 @@ from mytests.harness.surgical import (
     ids,
     plan,
 )
-from sequence_hooks.handlers import Merged
-from sequence_hooks.results import ChildOutput, Segment
+from sequence_hooks.results import Segment
 from vllm.sampling_params import RequestOutputKind
 
 
@@ -29,11 +27,6 @@ def hooks_with(**fields: Any) -> SpecialKwargs:
     """Promises whose children are detached."""
     given = {"block_on": "never", "merge_separator": "", **fields}
     return dataclasses.replace(SYNC_HOOKS, **given)
-
-
-def failing(children: Sequence[ChildOutput]) -> Merged:
-    """A join function that raises."""
-    raise RuntimeError("broken")
 
 
 PAIR = SpecialKwargs(handlers={FORK: own("Pair")})
@@ -62,7 +55,10 @@ ALONE: dict[str, Any] = {"child_context": "none", "child_prefix_token_ids": (7,)
             hooks_with(child_merge_strategy="none"), "a!b", "xy", text="ab", of_children=["xy"]
         ),
         "with nothing, if a join function fails": Case(
-            hooks_with(child_merge_strategy=f"{__name__}.failing"), "a!b", "xy", text="ab"
+            hooks_with(child_merge_strategy="mytests.harness.joins.fail"), "a!b", "xy", text="ab"
+        ),
+        "with nothing, if its tokens are no model's": Case(
+            hooks_with(child_merge_strategy="mytests.harness.joins.outside"), "a!b", "xy", text="ab"
         ),
         "within results": Case(
             hooks_with(max_child_depth=2), "a!b", ("x!y", "deep"), text="axdeepyb",
