@@ -91,7 +91,7 @@ class Seeing(Fork):
     events: list[TokenEvent] = []
 
     def on_token(self, event: TokenEvent) -> Actions:
-        self.events.append(dataclasses.replace(event, prompt_token_ids=tuple(event.prompt_token_ids)))
+        self.events.append(event)
         return Actions()
 
 

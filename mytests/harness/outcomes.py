@@ -75,6 +75,12 @@ class Case:
         return output
 
 
+def assert_released(branch: Any) -> None:
+    """Nobody can read the context of a sequence any more."""
+    with pytest.raises(LookupError, match=r"context .*is not kept"):
+        branch.sequence.prompt_token_ids[0]
+
+
 def rules(rows: Mapping[str, Case]) -> pytest.MarkDecorator:
     """A test of the argument ``case`` for each of the rows, by whose names it is known."""
     return pytest.mark.parametrize("case", rows.values(), ids=rows)

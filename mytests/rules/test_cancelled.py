@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from mytests.harness.handlers import FORK, hooks_with, own
-from mytests.harness.outcomes import LONG, Case, ends, rules
-from mytests.harness.released import assert_released
+from mytests.harness.outcomes import LONG, Case, assert_released, ends, rules
 from mytests.harness.surgical import SpecialKwargs, SurgicalEngine, begun, completed, finished, plan, tree
 
 FIRST = hooks_with(join_when=1, max_child_depth=2)

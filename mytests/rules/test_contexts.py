@@ -2,16 +2,15 @@
 """Children whose context is not all of their parent's: without the trigger, or without their parent."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from mytests.harness.handlers import FORK, Apart
 from mytests.harness.outcomes import Case, rules
 from mytests.harness.surgical import (
     PROMISE,
     SYNC_HOOKS,
-    CharTokenizer,
     Prompts,
     SpecialKwargs,
     SurgicalEngine,
@@ -19,10 +18,7 @@ from mytests.harness.surgical import (
     ids,
     tree,
 )
-from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent
-from sequence_hooks.results import ChildOutput
-
-FORK = ord("*")
+from sequence_hooks.handlers import Actions, Spawn
 
 
 def hooks_with(**fields: Any) -> SpecialKwargs:
@@ -30,31 +26,15 @@ def hooks_with(**fields: Any) -> SpecialKwargs:
     return dataclasses.replace(SYNC_HOOKS, **{"child_prefix_token_ids": tuple(ids("#")), **fields})
 
 
-class Mixed:
-    """Spawns a child with each kind of context."""
-
-    def __init__(self, tokenizer: CharTokenizer) -> None: ...
-
-    def on_token(self, event: TokenEvent) -> Actions:
-        children = (Spawn((ord("1"),), context="none"), Spawn((ord("2"),)), Spawn((ord("3"),), None, "before_trigger"))
-        return Actions(children, block=True)
-
-    def join(self, children: Sequence[ChildOutput]) -> Merged:
-        return list(children)
+OF_EACH_KIND = (Spawn((ord("1"),), context="none"), Spawn((ord("2"),)), Spawn((ord("3"),), None, "before_trigger"))
+"""A child with each kind of context."""
 
 
-class Bare:
-    """Spawns a child that would have no context, or its parent's without what made it fork."""
+class Given(Apart):
+    """Spawns what a test says."""
 
-    spawn = Spawn(context="none")
 
-    def __init__(self, tokenizer: CharTokenizer) -> None: ...
-
-    def on_token(self, event: TokenEvent) -> Actions:
-        return Actions((self.spawn,))
-
-    def join(self, children: Sequence[ChildOutput]) -> Merged:
-        return list(children)
+GIVEN: dict[int | str, str] = {FORK: f"{__name__}.Given"}
 
 
 @pytest.mark.rule(12)
@@ -73,19 +53,20 @@ class TestContexts:
         assert [prompts[name] for name in ("r_child_0", "r_child_0_child_0")] == [ids(prompt), ids(below)]
         assert (output.children[0].num_shared, output.text) == (num_shared, "abcedz")
 
-    def test_each_child_of_a_handler_has_its_own(self) -> None:
+    def test_each_child_of_a_handler_has_its_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """One trigger spawns children of all kinds, which are numbered and joined in spawn order."""
+        monkeypatch.setattr(Given, "actions", Actions(OF_EACH_KIND, block=True))
         prompts: Prompts = {}
-        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: f"{__name__}.Mixed"}), prompts=prompts)
+        engine = SurgicalEngine(SpecialKwargs(handlers=GIVEN), prompts=prompts)
         output = completed(engine, **tree("a*z", "x", "y", "w"))
         assert [prompts[f"r_child_{index}"] for index in range(3)] == [ids("1"), ids("prompta*2"), ids("prompta3")]
         assert output.text == "a*xywz"
 
     @pytest.mark.parametrize("spawn", [Spawn(context="none"), Spawn((), None, "before_trigger")])
-    def test_a_child_needs_a_token_that_its_parent_has_not(self, spawn: Spawn) -> None:
+    def test_a_child_needs_a_token_that_its_parent_has_not(self, spawn: Spawn, monkeypatch: pytest.MonkeyPatch) -> None:
         """Otherwise its prompt is empty, or it would sample what its parent did; the token is an ordinary one."""
-        Bare.spawn = spawn
-        Case(SpecialKwargs(handlers={FORK: f"{__name__}.Bare"}), "a*z", text="a*z", children=()).check()
+        monkeypatch.setattr(Given, "actions", Actions((spawn,)))
+        Case(SpecialKwargs(handlers=GIVEN), "a*z", text="a*z", children=()).check()
 
     @rules(
         {

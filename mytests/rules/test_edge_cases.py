@@ -46,16 +46,6 @@ class TestFullBatches:
         assert [engine.outputs[name].outputs[0].text for name in "rs"] == ["AA\nBBz", "CCy"]
         engine.assert_empty()
 
-    def test_more_requests_than_slots_all_finish(self) -> None:
-        """A BLOCKED parent holds no slot; it resumes when there is a free one."""
-        engine = SurgicalEngine(max_num_seqs=2)
-        names = [f"r{i}" for i in range(6)]
-        for name in names:
-            engine.add(name)
-        engine.run(plan(**dict.fromkeys(names, "!a!z") | {f"{n}_child_{k}": "BC" for n in names for k in (0, 1)}))
-        assert {engine.outputs[name].outputs[0].text for name in names} == {"BCaBCz"}
-        engine.assert_empty()
-
     def test_a_tree_that_has_begun_goes_before_new_requests(self) -> None:
         """Its child gets the slot that its BLOCKED parent leaves, however long others have waited."""
         engine = SurgicalEngine(max_num_seqs=1)

@@ -147,22 +147,6 @@ class TestNewRequests:
 
 
 class TestTrees:
-    def test_a_row_that_becomes_free_goes_to_the_one_with_fewer(self) -> None:
-        """One that spawns later catches up as children of the other one end, until both have as many."""
-        engine = SurgicalEngine(WAVES, max_num_seqs=6, **ROOM)
-        engine.add("r")
-        engine.add("t")
-
-        def choose(sampling: Sampling) -> int:
-            begins = {"r": 0, "t": 8}.get(sampling.request_id)
-            if sampling.num_sampled == begins:
-                return PROMISE
-            return EOS if "_child_" in sampling.request_id and sampling.num_sampled == 6 else ord("x")
-
-        engine.run_until(lambda: len(running(engine, "r")) == 5, choose)
-        engine.run_until(lambda: len(running(engine, "t")) == 3, choose)
-        abort_all(engine, "r", "t")
-
     @pytest.mark.rule(1)
     @pytest.mark.parametrize("num_blocks", [40, 60, 90])
     @pytest.mark.parametrize("merge", ["concatenate", "kv_inject"])

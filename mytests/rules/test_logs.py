@@ -8,7 +8,6 @@ import pytest
 
 from mytests.harness.handlers import FORK, hooks_with, own
 from mytests.harness.joins import joined_by
-from mytests.harness.outcomes import Case, rules
 from mytests.harness.surgical import PROMISE, SYNC, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, completed, plan
 from sequence_hooks.config.inert import idle_warning
 
@@ -115,16 +114,3 @@ def test_a_hook_that_does_nothing_is_told(fields: dict[str, Any], warning: str) 
 def test_others_are_not(fields: dict[str, Any]) -> None:
     """Callers and handlers may do what tokens alone cannot."""
     assert idle_warning(SpecialKwargs(**fields)) is None
-
-
-@rules(
-    {
-        "only a sync": Case(SpecialKwargs(**ONLY_SYNC), "a.b", text="ab", children=()),
-        "no sync": Case(SpecialKwargs(**NO_SYNC), "a!b", "AB", text="abAB", num_children=1),
-        "no depth": Case(SpecialKwargs(**BOTH, max_child_depth=0), "a!.b", text="ab", children=()),
-        "no sequences": Case(SpecialKwargs(**BOTH, max_tree_sequences=1), "a!.b", text="ab", children=()),
-    }
-)
-def test_it_is_as_the_warning_says(case: Case) -> None:
-    """Text and number of children."""
-    case.check()

@@ -260,12 +260,6 @@ class TestAsyncThink:
         assert text_of(ASYNCTHINK, engine) == "<FORK-1>a</FORK-1>so two."
         assert [child.finish_reason for child in children_of(engine)] == ["cancelled"]
 
-    def test_a_join_of_nobody_is_told(self) -> None:
-        """It is an ordinary tag, and its caller learns of it."""
-        engine = run(ASYNCTHINK, r="<FORK-1>a</FORK-1><JOIN-2>b<JOIN-1>c", r_child_0="<RETURN>A</RETURN>")
-        assert text_of(ASYNCTHINK, engine) == "<FORK-1>a</FORK-1><JOIN-2>b<JOIN-1>A</JOIN-1>c"
-        assert finished(engine).limits_met == ("wait_for",)
-
     def test_what_it_remembers_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The oldest labels are forgotten."""
         monkeypatch.setattr("sequence_hooks.protocols.asyncthink._MAX_LABELS", 1)

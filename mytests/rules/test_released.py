@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mytests.harness.injecting import INJECT, SYNC_INJECT
-from mytests.harness.released import assert_released
+from mytests.harness.outcomes import assert_released
 from mytests.harness.surgical import HOOKS, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, begun, finished, plan
 
 SCRIPT = {"r": "!.z", "r_child_0": "A!.B", "r_child_0_child_0": "CDEFGH"}
