@@ -14,7 +14,6 @@ from sequence_hooks.config.misspellings import near_name
 from sequence_hooks.config.refusals import layers_not_injected, not_causal, not_shared
 from sequence_hooks.config.tokens import with_token_ids
 from sequence_hooks.handlers import Spawn
-from sequence_hooks.handlers.actions import as_token_id
 from sequence_hooks.handlers.builtin import make_handlers
 from sequence_hooks.tree.ids import check_request_id, child_id, root_id
 from sequence_hooks.tree.log import OncePerRequest
@@ -49,13 +48,6 @@ def test_the_ids_of_children() -> None:
         check_request_id("r\ud800")
     with pytest.raises(ValueError, match=r"request_id is 'r_child_7', and .* those of children; choose another"):
         check_request_id("r_child_7")
-
-
-@pytest.mark.parametrize("value", [True, 1.5, "1", None])
-def test_what_is_no_integer_is_no_token(value: Any) -> None:
-    """True is an integer for Python, and a mistake here."""
-    with pytest.raises(TypeError, match="True is not a token id" if value is True else "object cannot be interpreted"):
-        as_token_id(value)
 
 
 def test_errors_say_what_to_do() -> None:

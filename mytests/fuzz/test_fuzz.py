@@ -110,42 +110,6 @@ def test_an_engine_that_cannot_be_opened_leaves_nothing_to_the_next() -> None:
     assert replay(History(Setup(architecture=architecture), (Request(),))).histories == 1
 
 
-class TestWhatIsTold:
-    """Of a failing history, once it has been made smaller."""
-
-    def test_it_fails_in_the_way_that_was_found(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Although smaller ones fail in others."""
-        failed: list[History] = []
-
-        def fail(history: History) -> Tally:
-            if len(history.requests) > 1:
-                failed.append(history)
-                raise LookupError
-            if failed:
-                raise OSError
-            return Tally(histories=1)
-
-        monkeypatch.setattr(fuzzer, "replay", fail)
-        with pytest.raises(Failure) as told:
-            fuzz(SECONDS, PLANTED_SEED)
-        assert isinstance(told.value.__cause__, LookupError)
-
-    def test_of_what_does_not_fail_again_the_first_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Later ones ran in a process in which something had failed."""
-        tried: list[History] = []
-
-        def fail(history: History) -> Tally:
-            tried.append(history)
-            if len(tried) < 4:
-                raise LookupError
-            return Tally(histories=1)
-
-        monkeypatch.setattr(fuzzer, "replay", fail)
-        with pytest.raises(Failure) as told:
-            fuzz(SECONDS, PLANTED_SEED)
-        assert told.value.args[0] == tried[0]
-
-
 class TestTheCommand:
     """`make fuzz` reports how much it tried."""
 

@@ -14,7 +14,7 @@ import pytest
 
 import vllm
 from docs.tools.class_graph import Definition
-from docs.tools.model_classes import CROSS, KINDS, SPECS, Architecture, Models
+from docs.tools.model_classes import KINDS, SPECS, Architecture, Models
 from docs.tools.models import PAGE, page
 from mytests.fuzz.architectures import FIELDS, STATES
 from mytests.harness.v1.releases import IS_REFERENCE
@@ -100,14 +100,3 @@ def test_what_is_read_is_what_vllm_says(tmp_path: Path) -> None:
     for name in sorted(told.keys() - drafts - OTHERWISE):
         assert read()[name].generates == told[name]["is_text_generation_model"], name
         assert read()[name].traits & set(TOLD) == {trait for trait in TOLD if told[name][trait]}, name
-
-
-@pytest.mark.full
-def test_encoders_and_states_are_found() -> None:
-    """By the code of the layers."""
-    assert CROSS in read()["WhisperForConditionalGeneration"].kinds
-    assert read()["Mamba2ForCausalLM"].kinds == {"state"}
-    assert read()["FalconH1ForCausalLM"].kinds == {"full", "state"}
-    assert read()["Gemma3ForCausalLM"].kinds == {"full", "window"}
-    assert read()["Llama4ForCausalLM"].kinds == {"full", "window", "chunk"}
-    assert "latent" in read()["DeepseekV3ForCausalLM"].kinds

@@ -54,17 +54,6 @@ class TestGlueRequests:
         engine.assert_empty()
 
     @pytest.mark.parametrize("policy", ["fcfs", "priority"])
-    def test_a_run_may_be_longer_than_a_part_of_a_prompt(self, policy: Any) -> None:
-        """What comes behind waits until all of the run is computed."""
-        engine: Any = SurgicalEngine(LONG_GLUE, scheduling_policy=policy)
-        engine.scheduler.scheduler_config.long_prefill_token_threshold = 2
-        engine.add(prompt="pro")
-        engine.add("s", prompt="other", priority=1)
-        engine.run(plan(r="!.zz", s="a" * 30, **CHILDREN))
-        assert (finished(engine).text, prefilled(engine)) == ("ABCDE-----VWXYZzz", [7])
-        engine.assert_empty()
-
-    @pytest.mark.parametrize("policy", ["fcfs", "priority"])
     def test_others_are_admitted_while_it_is_computed_in_parts(self, policy: Any) -> None:
         """What comes after a run waits for it, and nobody else."""
         engine: Any = SurgicalEngine(LONG_GLUE, scheduling_policy=policy)
