@@ -67,6 +67,14 @@ class TestDecide:
             )
         ]
 
+    def test_a_block_that_is_malformed_is_refused(self) -> None:
+        """One of which a part is, spawns the rest; one that blocks, blocks."""
+        assert decided(Asks(Actions(is_malformed=True))) == Refusal("malformed")
+        rest = decided(Asks(Actions((Spawn((5,)),), is_malformed=True)))
+        assert isinstance(rest, Decision) and rest.is_malformed and len(rest.children) == 1
+        blocks = decided(Asks(Actions(block=True, is_malformed=True)))
+        assert isinstance(blocks, Decision) and (blocks.is_malformed, blocks.waits_for) == (True, ALL)
+
     def test_without_a_vocabulary_any_id_will_do(self) -> None:
         """Some engines don't know theirs."""
         assert isinstance(decided(Asks(Actions((Spawn((100,)),))), vocab_size=None), Decision)
