@@ -71,11 +71,3 @@ def test_the_model_was_trained_on_what_the_engine_does(engine: Any, notation: No
             of_text.positions,
             of_text.stretches,
         )
-
-
-def test_each_word_has_a_child(engine: Any, notation: Notation) -> None:
-    """No result is the parent's own work."""
-    prompts = notation.held_out_prompts(20, seed=2)
-    outputs = engine.generate(prompts, GREEDY, use_tqdm=False)
-    children = [len(output.outputs[0].children) for output in outputs]
-    assert children == [len(notation.words(prompt)) for prompt in prompts]

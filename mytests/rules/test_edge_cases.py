@@ -57,21 +57,6 @@ class TestFullBatches:
         assert [engine.outputs[name].outputs[0].text for name in "rs"] == ["BCz", "y"]
         engine.assert_empty()
 
-    def test_resumed_together_sequences_share_the_slots(self) -> None:
-        """With one slot they continue one after the other."""
-        engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, sync_resume="manual"), max_num_seqs=1)
-        script = plan(r=".abc", s=".abc", t=".abc")
-        for name in "rst":
-            engine.add(name)
-        engine.run_until(engine.is_waiting_for_callers, script)
-        assert engine.statuses() == dict.fromkeys("rst", "BLOCKED")
-        for name in "rst":
-            engine.resume(name, name)
-        while engine.has_unfinished():
-            assert len(engine.step(script)) <= 1
-        assert [engine.outputs[name].outputs[0].text for name in "rst"] == ["rabc", "sabc", "tabc"]
-        engine.assert_empty()
-
     def test_a_small_token_budget_chunks_the_resume(self) -> None:
         """Merged tokens beyond the budget are prefilled over several steps."""
         sizes = {"max_num_batched_tokens": 16, "max_num_seqs": 4}

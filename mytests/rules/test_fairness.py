@@ -224,19 +224,6 @@ class TestRunningChildren:
             assert [each for each in begun if each[0] == name] == [f"{name}_child_{number}" for number in range(6)]
         abort_all(engine, "r", "t")
 
-    def test_an_abort_lets_the_next_one_begin(self) -> None:
-        """One that is aborted no longer counts."""
-        engine = SurgicalEngine(dataclasses.replace(HOOKS, children_per_promise=3, max_running_children=1), **ROOM)
-        engine.add("r")
-
-        def choose(sampling: Sampling) -> int:
-            return PROMISE if sampling.request_id == "r" and sampling.num_sampled == 0 else ord("x")
-
-        engine.run_until(lambda: children_running(engine) == ["r_child_0"], choose)
-        engine.abort("r_child_0")
-        engine.run_until(lambda: children_running(engine) == ["r_child_1"], choose)
-        abort_all(engine, "r")
-
 
 def _descendants(children: Any) -> list[Any]:
     return [each for child in children for each in [child, *_descendants(child.children)]]

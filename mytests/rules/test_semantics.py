@@ -134,7 +134,7 @@ class TestFailures:
             assert below(finished(engine))[target].failed
             assert finished(engine).finish_reason == "stop"
 
-    @pytest.mark.parametrize("block_on", ["promise", "sync"])
+    @pytest.mark.parametrize("block_on", ["promise", "sync", "never"])
     def test_a_failed_child_is_marked_in_the_tree(self, block_on: Any) -> None:
         """It has no result, whatever it had sampled; its parent goes on."""
         engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, block_on=block_on))

@@ -164,17 +164,6 @@ class TestWhoEnds:
         last = {delta.request_id: delta.finish_reason for delta in engine.deltas}
         assert last == dict.fromkeys(["r_child_0", "r_child_1", "r_child_2"], "length")
 
-    def test_other_requests_go_on(self) -> None:
-        """They have trees of their own."""
-        engine = SurgicalEngine(hooks_with(max_tree_tokens=20))
-        engine.add("r")
-        engine.add("s")
-        engine.run(
-            lambda each: spawning(each) if each.request_id[0] == "r" else plan(s="abcd!e", s_child_0="x" * 9)(each)
-        )
-        assert (finished(engine, "r").finish_reason, finished(engine, "s").text) == ("length", "abcd" + "x" * 9 + "e")
-        engine.assert_empty()
-
 
 class TestAborts:
     @pytest.mark.rule(14)
