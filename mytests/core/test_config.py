@@ -14,19 +14,8 @@ from sequence_hooks.config.misspellings import near_name
 from sequence_hooks.config.refusals import layers_not_injected, not_causal, not_shared
 from sequence_hooks.config.tokens import with_token_ids
 from sequence_hooks.handlers import Spawn
-from sequence_hooks.handlers.builtin import make_handlers
 from sequence_hooks.tree.ids import check_request_id, child_id, root_id
 from sequence_hooks.tree.log import OncePerRequest
-
-
-def make_nothing(tokenizer: Any) -> str:
-    """Not a handler."""
-    return "nothing"
-
-
-def fails(tokenizer: Any) -> None:
-    """Raise whatever the tokenizer."""
-    raise KeyError("k")
 
 
 @pytest.mark.parametrize("overrides", [5, "hot", ("temperature", 1)])
@@ -59,11 +48,7 @@ def test_errors_say_what_to_do() -> None:
         "that is one token of its own, add it to the tokenizer as a special token, or set trigger_by='text'"
     )
     with pytest.raises(ValueError, match=r"^special_kwargs: handlers has 'no', which is 2 tokens"):
-        with_token_ids(SpecialKwargs(handlers={"no": f"{__name__}.make_nothing"}), Tokenizer())
-    with pytest.raises(ValueError, match=f"{__name__}.make_nothing', which returned 'nothing'; it has to return"):
-        make_handlers(SpecialKwargs(handlers={5: f"{__name__}.make_nothing"}), None)
-    with pytest.raises(ValueError, match=r"fails', which failed when called .*: KeyError: 'k'; make it a class"):
-        make_handlers(SpecialKwargs(handlers={5: f"{__name__}.fails"}), None)
+        with_token_ids(SpecialKwargs(handlers={"no": "mytests.harness.plain.handler"}), Tokenizer())
 
 
 @pytest.mark.parametrize("name", ["maxtreetokens", "MaxTreeTokens", "max-tree-tokens"])

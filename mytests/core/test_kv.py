@@ -91,11 +91,6 @@ class TestPlan:
         assert len(injected.take_copies()) == 6
         assert injected.take_copies() == []
 
-    def test_a_child_inherits_nothing_to_do(self) -> None:
-        """It has what was injected."""
-        inherited = planned().for_child()
-        assert (inherited.start, inherited.end, inherited.copies, inherited.glue) == (7, 15, [], [])
-
     def test_what_is_computed_like_any_prefill(self) -> None:
         """Nothing from the first injected token on, nor from the first glue."""
         assert num_computed_alike(9, None) == 9

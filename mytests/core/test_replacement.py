@@ -116,15 +116,6 @@ class TestKV:
         assert engine.num_injected() and root.joins[-1].num_prefill == num_prefill
         assert (root.injected is not None) == (start == 6)
 
-    def test_children_of_a_join_that_replaces_are_prefilled(self) -> None:
-        """They may have seen what is not there any more."""
-        Replaces.start = 0
-        engine = PlainEngine(HOOKS)
-        root = engine.add(prompt="pp")
-        engine.run(plan(r="a!*", r_child_0="xy"))
-        assert (engine.num_injected(), root.joins[0].num_prefill) == (0, 2)
-        engine.assert_empty()
-
 
 @pytest.mark.parametrize(("position", "index"), [(-1, 4), (0, 5), (3, 6), (7, 8)])
 def test_an_index_in_a_context_leaves_out_what_was_replaced(position: int, index: int) -> None:

@@ -125,7 +125,7 @@ class TestBranch:
         root.inject(InjectedKV(1, 2, glue=[0]))
         root.place(Positions([0, 1], [0, 5]))
         only = child_of(trees, root, handler(), [3])
-        assert only.injected is not None and only.injected.glue == []
+        assert only.injected == InjectedKV(1, 2, copies=[], glue=[])
         assert only.positions is root.positions
         trees.block(root, ALL)
         end(trees, only)

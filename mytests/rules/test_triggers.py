@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mytests.harness.handlers import Seeing, own
 from mytests.harness.outcomes import Case, rules
 from mytests.harness.spoken import engine_with, said
 from mytests.harness.surgical import PROMISE, SYNC, SYNC_HOOKS, Prompts, SpecialKwargs, SurgicalEngine, completed, ids
@@ -64,9 +65,7 @@ class TestTexts:
 
     def test_a_handlers_event_counts_its_tokens(self) -> None:
         """The tokens before the last one include those that begin it."""
-        engine = SurgicalEngine(hooks_with(handlers={"{do}": "mytests.harness.handlers.Seeing"}))
-        from mytests.harness.handlers import Seeing
-
+        engine = SurgicalEngine(hooks_with(handlers={"{do}": own("Seeing")}))
         Seeing.events.clear()
         completed(engine, prompt="p", r="a{do}z")
         (event,) = Seeing.events
