@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from mytests.harness.characters import EOS
+from mytests.harness.characters import EOS, PROMISE, ids
 from mytests.harness.plain import (
     Asks,
     PlainSequence,
@@ -151,3 +151,15 @@ def test_a_result_that_is_there_twice_begins_anew() -> None:
     lengths: dict[tuple[Origin, str | None], int] = {("merged", "c"): 3}
     assert [num_before for _, num_before in continued(twice, lengths)] == [0, 0]
     assert [num_before for _, num_before in continued(split, lengths)] == [0, 1]
+
+
+def test_what_was_replaced_is_no_part_of_the_context() -> None:
+    """It stays in the output, and the sequence goes on without it; what was merged it has not sampled."""
+    Replaces.start = 1
+    engine, script = PlainEngine(HOOKS), plan(r="a!b*c", r_child_0="xy")
+    root = engine.add(prompt="pp")
+    engine.run_until(lambda: len(root.sequence.output_token_ids) == 7, script)
+    assert (list(root.output_in_context), len(root.replaced)) == (ids("axyc"), 1)
+    assert root.sampled_token_ids == [ord("a"), PROMISE, *ids("b*c")]
+    engine.run(script)
+    engine.assert_empty()

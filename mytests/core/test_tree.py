@@ -69,10 +69,11 @@ class TestSteps:
     def test_only_a_child_is_cancelled_and_once(self) -> None:
         """Anything else is a fault of the engine."""
         trees, root = planted(output_token_ids=[1])
-        only = child_of(trees, root, handler())
+        children = [child_of(trees, root, handler(), is_detached=each) for each in (False, True)]
         trees.block(root, Wait(join_when=1))
-        trees.cancel(only)
-        for branch in (root, only):
+        for child in children:
+            trees.cancel(child)
+        for branch in (root, *children):
             with pytest.raises(IllegalStep, match=f"^{branch.request_id} is no child that can be cancelled$"):
                 trees.cancel(branch)
 
@@ -88,7 +89,7 @@ class TestEvents:
         only = child_of(trees, root, handler(), [20, 3])
         trees.block(root, Wait("caller"))
         assert second.take() == [Spawned(spec()), Blocked("r", "caller")]
-        assert first[0].request_id == "r"
+        assert (first[0].request_id, Blocked("r", "caller", (1,), 1).wait) == ("r", Wait("caller", (1,), 1))
         trees.resume(root, (40,))
         end(trees, only)
         trees.join(root, awaited(root), merged(root, room=2), num_prefill=3, num_injected=1)
