@@ -19,9 +19,6 @@ from rich.text import Text
 import mytests.harness.environment  # noqa: F401
 from mytests.harness.characters import token_of
 from mytests.harness.demo_view import (
-    ENGINE_OPTIONS,
-    HOOK_OPTIONS,
-    REQUEST_OPTIONS,
     TOKENS,
     CommandError,
     Seen,
@@ -66,8 +63,8 @@ class Demo(cmd.Cmd):
         self._start({})
 
     def do_new(self, line: str) -> None:
-        """new [block_size=4 num_blocks=16 block_on=sync prefix_caching=on ...]: start over, with these options"""
-        self._start(options("new", words_of("new", line), ENGINE_OPTIONS | HOOK_OPTIONS))
+        """new [block_size=4 num_blocks=16 block_on=sync prefix_caching=True ...]: start over, with these options"""
+        self._start(options("new", words_of("new", line)))
 
     def do_add(self, line: str) -> None:
         """add ID ["a prompt"] [max_tokens=9 min_tokens=2 seed=5 stop=ab]: a group in the waiting queue"""
@@ -81,7 +78,7 @@ class Demo(cmd.Cmd):
             prompt, *rest = rest
         if not prompt:
             raise CommandError("add: the prompt is ''; give it a character at least")
-        self._requests[request_id] = self.engine.add(request_id, prompt, **options("add", rest, REQUEST_OPTIONS))
+        self._requests[request_id] = self.engine.add(request_id, prompt, **options("add", rest))
 
     def do_step(self, line: str) -> None:
         """step [ID=TOKEN ...]: one engine step; a sequence that is not named samples x"""
@@ -129,13 +126,6 @@ class Demo(cmd.Cmd):
             self.onecmd(command)
         self.engine.assert_empty()
 
-    def do_help(self, arg: str) -> None:
-        """help: this list"""
-        for name in ("new", "add", "step", "run", "abort", "resume", "show", "tour", "help", "quit"):
-            usage, _, what = (getattr(self, f"do_{name}").__doc__ or "").partition(": ")
-            self.console.print(Text.assemble((usage, "cyan"), f"\n    {what}"))
-        self._say(f"Options of new: {', '.join([*ENGINE_OPTIONS, *HOOK_OPTIONS])}.")
-
     def do_quit(self, line: str) -> bool:
         """quit: end the demo"""
         return True
@@ -162,8 +152,8 @@ class Demo(cmd.Cmd):
         return False
 
     def _start(self, chosen: Mapping[str, Any]) -> None:
-        hooks = {name: chosen[name] for name in HOOK_OPTIONS if name in chosen}
-        sizes = {name: chosen.get(name, default) for name, default in ENGINE_OPTIONS.items()}
+        hooks = {name: value for name, value in chosen.items() if hasattr(SYNC_HOOKS, name)}
+        sizes = {"num_blocks": 16} | {name: value for name, value in chosen.items() if name not in hooks}
         self.engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, **hooks), **sizes)
         self._requests: dict[str, SequenceGroup] = {}
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the demo reads and shows: words and options, and the sequences of a `SurgicalEngine` as a table."""
 
-import dataclasses
+import ast
+import contextlib
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -11,20 +12,11 @@ from rich.text import Text
 
 from mytests.harness.surgical import CHILD, EOS, PROMISE, SYNC, SurgicalEngine
 from sequence_hooks.results import Segment
-from vllm.config import SpecialKwargs
 from vllm.core.hooked_sequence import branch_of
 from vllm.core.sequence_data import ReleasedTokens
 from vllm.sequence import SequenceGroup
 
 TOKENS = {"!": PROMISE, ".": SYNC, "$": EOS}
-SWITCH = {"on": True, "off": False}
-ENGINE_OPTIONS: dict[str, Any] = {
-    field.name: field.default for field in dataclasses.fields(SurgicalEngine) if type(field.default) in (int, bool)
-} | {"num_blocks": 16}
-HOOK_OPTIONS: dict[str, Any] = {
-    field.name: field.default for field in dataclasses.fields(SpecialKwargs) if type(field.default) in (int, str)
-}
-REQUEST_OPTIONS: dict[str, Any] = {"max_tokens": 100, "min_tokens": 0, "seed": 0, "stop": ""}
 
 
 class CommandError(Exception):
@@ -47,19 +39,15 @@ def assignments(command: str, words: Iterable[str]) -> dict[str, str]:
     return {name: value for name, _, value in parts}
 
 
-def options(command: str, words: Iterable[str], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by option, each of the type of its default."""
-    values = {}
-    for name, text in assignments(command, words).items():
-        if name not in defaults:
-            raise CommandError(f"{command}: there is no option {name!r}; there are {', '.join(defaults)}")
-        kind = type(defaults[name])
-        lowest = int(bool(defaults[name]) and name in ENGINE_OPTIONS)
-        wanted = "on or off" if kind is bool else f"a whole number from {lowest}"
-        if kind is not str and not (text in SWITCH if kind is bool else text.isdecimal() and int(text) >= lowest):
-            raise CommandError(f"{command}: {name} is {text!r}; give {wanted}")
-        values[name] = SWITCH[text] if kind is bool else kind(text)
-    return values
+def options(command: str, words: Iterable[str]) -> dict[str, Any]:
+    """Values by option: numbers and switches are written as in Python, and all else is a text."""
+    return {name: _value(text) for name, text in assignments(command, words).items()}
+
+
+def _value(text: str) -> Any:
+    with contextlib.suppress(ValueError, SyntaxError):
+        return ast.literal_eval(text)
+    return text
 
 
 QUEUES = ("waiting", "running", "swapped", "blocked", "forked")
