@@ -72,63 +72,46 @@ def run(*arguments: str, folder: Path) -> str:
     return result.stdout
 
 
-class TestCommands:
-    def test_throughput(self, tmp_path: Path) -> None:
-        """`vllm bench throughput` runs with hooks."""
-        run(*CLI, "bench", "throughput", *THROUGHPUT, "--output-json", "report.json", folder=tmp_path)
-        assert json.loads((tmp_path / "report.json").read_text())["num_requests"] == 3
+@pytest.mark.parametrize("is_script", [False, True], ids=["command", "script"])
+class TestBoth:
+    """`vllm bench` has them as commands, and the archive as scripts."""
 
-    def test_latency(self, wide: list[str], tmp_path: Path) -> None:
-        """`vllm bench latency` runs with hooks."""
-        run(*CLI, "bench", "latency", *wide, *LATENCY, "--output-json", "report.json", folder=tmp_path)
-        assert json.loads((tmp_path / "report.json").read_text())["avg_latency"] > 0
+    @pytest.mark.parametrize(("name", "figure"), [("throughput", "num_requests"), ("latency", "avg_latency")])
+    def test_in_process(
+        self, name: str, figure: str, is_script: bool, scripts: Path, wide: list[str], tmp_path: Path
+    ) -> None:
+        """Of many requests, or of a batch."""
+        options = THROUGHPUT if name == "throughput" else [*wide, *LATENCY]
+        run(*called(name, scripts, is_script), *options, "--output-json", "report.json", folder=tmp_path)
+        assert json.loads((tmp_path / "report.json").read_text())[figure] > 0
 
-    def test_serve(self, address: str, tmp_path: Path) -> None:
-        """`vllm bench serve` runs against a server with hooks."""
-        run(*CLI, "bench", "serve", *at(address), folder=tmp_path)
-        assert completed(tmp_path) == 3
+    def test_against_a_server(self, address: str, is_script: bool, scripts: Path, tmp_path: Path) -> None:
+        """All requests are completed."""
+        options = [*MODEL, *at(address), *RANDOM, "--save-result", "--result-filename", "report.json"]
+        run(*called("serving" if is_script else "serve", scripts, is_script), *options, folder=tmp_path)
+        assert json.loads((tmp_path / "report.json").read_text())["completed"] == 3
 
 
 class TestScripts:
-    def test_throughput(self, scripts: Path, tmp_path: Path) -> None:
-        """`benchmark_throughput.py` runs with hooks."""
-        script = str(scripts / "benchmark_throughput.py")
-        run(script, *THROUGHPUT, "--output-json", "report.json", folder=tmp_path)
-        assert json.loads((tmp_path / "report.json").read_text())["num_requests"] == 3
-
-    def test_latency(self, scripts: Path, wide: list[str], tmp_path: Path) -> None:
-        """`benchmark_latency.py` runs with hooks."""
-        run(str(scripts / "benchmark_latency.py"), *wide, *LATENCY, "--output-json", "report.json", folder=tmp_path)
-        assert json.loads((tmp_path / "report.json").read_text())["avg_latency"] > 0
-
     @pytest.mark.parametrize(("name", "options", "says"), OTHERS)
     def test_others(self, name: str, options: str, says: str, scripts: Path, tmp_path: Path) -> None:
         """They run with hooks, print what they measure, and write nothing."""
-        assert says in run(str(scripts / f"benchmark_{name}.py"), *ENGINE, *options.split(), folder=tmp_path)
+        assert says in run(*called(name, scripts, True), *ENGINE, *options.split(), folder=tmp_path)
 
     def test_structured_output(self, address: str, scripts: Path) -> None:
         """`benchmark_serving_structured_output.py` runs; it reads a file beside it."""
-        place = urlsplit(address)
-        server = ["--host", str(place.hostname), "--port", str(place.port)]
         options = ["--dataset", "regex", "--num-prompts", "2", "--output-len", "8"]
         assert "Successful requests:                     2" in run(
-            "benchmark_serving_structured_output.py", *MODEL, *server, *options, folder=scripts
+            "benchmark_serving_structured_output.py", *MODEL, *at(address), *options, folder=scripts
         )
 
-    def test_serving(self, address: str, scripts: Path, tmp_path: Path) -> None:
-        """`benchmark_serving.py` runs against a server with hooks."""
-        run(str(scripts / "benchmark_serving.py"), *at(address), folder=tmp_path)
-        assert completed(tmp_path) == 3
+
+def called(name: str, scripts: Path, is_script: bool) -> list[str]:
+    """What runs a benchmark."""
+    return [str(scripts / f"benchmark_{name}.py")] if is_script else [*CLI, "bench", name]
 
 
 def at(address: str) -> list[str]:
     """The arguments of a benchmark against a server."""
     place = urlsplit(address)
-    server = ["--host", str(place.hostname), "--port", str(place.port)]
-    return [*MODEL, *server, *RANDOM, "--save-result", "--result-filename", "report.json"]
-
-
-def completed(folder: Path) -> int:
-    """The number of requests that a benchmark against a server has completed."""
-    number: int = json.loads((folder / "report.json").read_text())["completed"]
-    return number
+    return ["--host", str(place.hostname), "--port", str(place.port)]

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the demo compares does the same work: a client that forks and joins samples what hooks do."""
 
-from pathlib import Path
-
 import pytest
 from forkjoin_engine import GREEDY, hooks_for, open_engine
 from forkjoin_task import MODES, Mode
-from forkjoin_work import BLOCK_SIZE, FIGURES, Counted, Work, stretches, three_ways, why_slower
+from forkjoin_work import BLOCK_SIZE, Counted, stretches, three_ways
 
 from mytests.harness.sure import sure_prompts
 from vllm import LLM, SamplingParams
@@ -43,12 +41,3 @@ def test_work_is_counted(plain: LLM) -> None:
     assert work["in sequence"].steps == max(len(output.outputs[0].token_ids) for output in outputs)
     assert work["with hooks"].tokens < work["by a client"].tokens
     assert work["with hooks"].steps < work["by a client"].steps < work["in sequence"].steps
-
-
-def test_hooks_that_take_longer_are_explained() -> None:
-    """With the ways that take less time, and the page of the figures; hooks that are fastest need no line."""
-    slow, fast = Work(10, 100, 2.0), Work(20, 200, 1.0)
-    assert why_slower({"with hooks": fast, "in sequence": slow, "by a client": slow}) == ""
-    told = why_slower({"with hooks": slow, "in sequence": fast, "by a client": slow})
-    assert told.startswith("Slower than in sequence: ") and told.endswith(FIGURES)
-    assert (Path(__file__).parents[2] / FIGURES).is_file()
