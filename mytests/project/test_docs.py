@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from build_tools.configuration_page import PAGE, page
 from build_tools.releases import SHA256
-from docs.tools.site import node_ids_by_rule, toctrees, with_tests
+from docs.tools.site import node_ids_by_rule, with_tests
 from mytests.harness.characters import CharTokenizer
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers import TokenHandler
@@ -86,45 +86,15 @@ def leads_nowhere(path: Path, link: str) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_a_page_points_at_exists(page: Path) -> None:
-    """A renamed test or heading, or a moved file, takes its references along."""
-    text = page.read_text()
-    missing = [link for link in links_in(text) if leads_nowhere(page, link)]
-    missing += [file + name for file, name in NODE.findall(text) if name not in names_in(ROOT / file)]
-    assert missing == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_names_exists(page: Path) -> None:
-    """Files and folders by their paths from the root, and targets of make."""
+    """Links, tests, files and folders by their paths from the root, and targets of make."""
     text = page.read_text()
     targets = {word for rule in RULE.findall((ROOT / "Makefile").read_text()) for word in rule.split()}
-    missing = [f"make {target}" for target in TARGET.findall(text) if target not in targets]
+    missing = [link for link in links_in(text) if leads_nowhere(page, link)]
+    missing += [file + name for file, name in NODE.findall(text) if name not in names_in(ROOT / file)]
+    missing += [f"make {target}" for target in TARGET.findall(text) if target not in targets]
     missing += [name for name in FILE.findall(text) if "_upstream" not in name and not (ROOT / name).exists()]
     assert missing == []
-
-
-@pytest.mark.parametrize(
-    ("link", "nowhere"),
-    [
-        ("kv.md", False),
-        ("kv.md#kv_inject", False),
-        ("#1-a-child-is-a-sequence-of-its-own-after-its-parents-context", False),
-        ("kv.md#no-such-heading", True),
-        ("no_such_page.md", True),
-    ],
-)
-def test_a_link_leads_to_a_file_and_a_heading(link: str, nowhere: bool) -> None:
-    """Of another page or of its own."""
-    assert leads_nowhere(INTERNALS / "semantics.md", link) == nowhere
-
-
-def test_the_site_has_every_page() -> None:
-    """In the order of the index, a section each; a page that the index leaves out comes last."""
-    index = "# Index\n## Use\n[a](a.md), [b](more/b.md#part)\n## Project\n[top](../TOP.md)\n[c](https://c)\n"
-    written = toctrees(index, "docs/index", ["TOP", "docs/a", "docs/index", "docs/more/b", "docs/new"])
-    assert re.findall(r"caption: (.*)", written) == ["Overview", "Use", "Project", "More"]
-    assert re.findall(r"^/(.*)", written, flags=re.M) == ["docs/index", "docs/a", "docs/more/b", "TOP", "docs/new"]
 
 
 def test_every_rule_has_a_test() -> None:

@@ -27,14 +27,6 @@ def test_no_module_imports_itself_by_way_of_others(graph: ImportGraph) -> None:
     assert list(circles(graph)) == []
 
 
-def test_a_circle_is_told() -> None:
-    """Once by each of its modules."""
-    graph = ImportGraph()
-    for importer, imported in [("a", "b"), ("b", "c"), ("c", "a"), ("a", "d")]:
-        graph.add_import(importer=importer, imported=imported)
-    assert list(circles(graph)) == [("a", "b", "c", "a"), ("b", "c", "a", "b"), ("c", "a", "b", "c")]
-
-
 def test_nobody_imports_a_file_of_tests(graph: ImportGraph) -> None:
     """What several of them need is in a helper that is named after it."""
     tests = [module for module in sorted(graph.modules) if module.rpartition(".")[2].startswith("test_")]
