@@ -11,8 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mytests.harness.cpu_generate import Generated, generate, generate_in_subprocess, save_tiny_llama
+from benchmarks.check_upstream.workload import VOCABULARY, save_model
 from mytests.harness.cpu_steps import Heads, Step
+from mytests.harness.ties import NUM_LOGPROBS, is_same, logprobs_of
+from vllm import LLM, CompletionOutput, SamplingParams
 from vllm.attention import AttentionType
 from vllm.attention.backends import torch_sdpa
 from vllm.attention.backends.torch_sdpa import TorchSDPABackend, TorchSDPABackendImpl
@@ -21,6 +23,7 @@ from vllm.attention.ops.cpu_context_plan import AttentionShape
 
 pytestmark = pytest.mark.floats
 
+PROMPT_LENS = [5, 40, 70, 100]
 CONTEXTS = [0, 1, 15, 16, 17, 100]
 QUERIES = [1, 2, 15, 16, 17, 100]
 KERNEL_ROWS = {"gather": 0, "kernel": 10**9}
@@ -156,36 +159,25 @@ class TestUpstreamsPath:
         step.assert_matches(step.forward(step.v1_metadata()))
 
 
-@pytest.fixture
-def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A tiny model, which V0 runs."""
-    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
-    monkeypatch.setenv("VLLM_USE_V1", "0")
-    save_tiny_llama(tmp_path)
-    return tmp_path
+def generate(folder: Path, **engine_args: Any) -> list[CompletionOutput]:
+    """Greedy outputs of the same prompts, generated twice: the second time, prefixes may be cached."""
+    sizes: dict[str, Any] = {"max_model_len": 256, "max_num_seqs": 8, **engine_args}
+    llm = LLM(str(folder), dtype="float32", enforce_eager=True, skip_tokenizer_init=True, **sizes)
+    params = SamplingParams(max_tokens=12, temperature=0, detokenize=False, ignore_eos=True, logprobs=NUM_LOGPROBS)
+    draw = torch.Generator().manual_seed(1)
+    prompts = [{"prompt_token_ids": torch.randint(3, VOCABULARY, (n,), generator=draw).tolist()} for n in PROMPT_LENS]
+    return [output.outputs[0] for _ in range(2) for output in llm.generate(prompts, params, use_tqdm=False)]
 
 
 @pytest.mark.model
-def test_chunks_and_cached_prefixes_agree(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunked prefill and cached prefixes give the plain path's greedy tokens."""
+def test_chunks_and_cached_prefixes_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both give the plain path's greedy tokens, but for those of which a tie has decided."""
+    monkeypatch.setenv("VLLM_USE_V1", "0")
+    save_model(tmp_path)
     gathered = Mock(wraps=torch_sdpa.attend_range)
     monkeypatch.setattr(torch_sdpa, "attend_range", gathered)
-    plain = generate(model)
+    plain = generate(tmp_path)
     assert gathered.call_count == 0
-    cached: dict[str, Any] = {"enable_prefix_caching": True, "max_num_batched_tokens": 32}
-    assert_same(generate(model, enable_chunked_prefill=True, **cached), plain)
-    assert gathered.call_count > 0
-
-
-@pytest.mark.model
-@pytest.mark.full
-def test_v1_of_the_release_agrees(model: Path) -> None:
-    """With chunked prefill and cached prefixes it gives the plain path's greedy tokens, too."""
-    v1 = {"VLLM_USE_V1": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-    assert_same(generate_in_subprocess(model, v1), generate(model))
-
-
-def assert_same(ours: list[Generated], plain: list[Generated]) -> None:
-    """All outputs are, but for those of which a tie has decided."""
-    same = [one.is_same(other) for one, other in zip(ours, plain, strict=True)]
-    assert sum(same) > len(same) / 2
+    ours = generate(tmp_path, enable_chunked_prefill=True, enable_prefix_caching=True, max_num_batched_tokens=32)
+    same = [is_same(one.token_ids, other.token_ids, logprobs_of(other)) for one, other in zip(ours, plain, strict=True)]
+    assert gathered.call_count > 0 and sum(same) > len(same) / 2
