@@ -1,20 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Surgical engines of V0 with several samples, with each policy for BLOCKED KV, and with notes of what is injected."""
+"""Surgical engines of V0 with several samples, and with each policy for BLOCKED KV."""
 
 import dataclasses
 from types import SimpleNamespace
 from typing import Any, get_args
 
-from mytests.harness.injecting import SYNC_INJECT
 from mytests.harness.surgical import SYNC_HOOKS, SurgicalEngine
-from mytests.harness.v0.worker import PretendedWorker
 from sequence_hooks.config.choices import BlockedKVPolicy
-from sequence_hooks.kv.transfer import Run
 from vllm.config import SpecialKwargs
-from vllm.core.hooked_metadata import HookedMetadata
-from vllm.core.scheduler import SchedulerOutputs
 from vllm.sampling_params import SamplingParams
-from vllm.sequence import ParallelSampleSequenceGroup, SequenceGroup, SequenceGroupMetadata
+from vllm.sequence import ParallelSampleSequenceGroup, SequenceGroup
 
 
 def add_samples(engine: SurgicalEngine, n: int, **params: object) -> None:
@@ -40,28 +35,3 @@ POLICIES = get_args(BlockedKVPolicy)
 def engine_with_kv(hooks: SpecialKwargs = MANUAL, policy: Any = "auto", **sizes: Any) -> SurgicalEngine:
     hooks = dataclasses.replace(hooks, blocked_kv_policy=policy)
     return SurgicalEngine(hooks, **sizes)
-
-
-class Recorder(PretendedWorker):
-    """Records what the worker is told about injected KV."""
-
-    def __init__(self, block_size: int) -> None:
-        super().__init__(block_size)
-        self.hooked: list[HookedMetadata] = []
-
-    def __call__(self, metadata: list[SequenceGroupMetadata], outputs: SchedulerOutputs) -> None:
-        self.hooked += (meta for meta in metadata if isinstance(meta, HookedMetadata))
-        super().__call__(metadata, outputs)
-
-    def runs(self) -> list[Run]:
-        """The runs of all prefills with injected KV."""
-        return [run for meta in self.hooked for run in meta.runs]
-
-
-def engine_with_notes(hooks: SpecialKwargs = SYNC_INJECT, **sizes: Any) -> SurgicalEngine:
-    return SurgicalEngine(hooks, worker_cls=Recorder, **sizes)
-
-
-def recorded(engine: SurgicalEngine) -> Recorder:
-    assert isinstance(engine.worker, Recorder)
-    return engine.worker
