@@ -220,15 +220,3 @@ def test_a_chat_is_answered_alike(engine: LLM, mode: Mode) -> None:
     children = [[child.request_id for child in completion.children] for completion in output.outputs]
     assert list(map(len, children)) == [prompt.count(" ") // 2] * 3
     assert len({name for names in children for name in names}) == sum(map(len, children))
-
-
-def test_an_abort_in_the_middle_leaves_nothing(engine: LLM, mode: Mode) -> None:
-    """The engine is empty after an abort at any step, from spawn to join."""
-    (prompt,) = sure_prompts(1, 7, mode)
-    for num_steps in range(1, 30, 3):
-        engine.llm_engine.add_request(f"r{num_steps}", prompt, GREEDY)
-        for _ in range(num_steps):
-            engine.llm_engine.step()
-        engine.llm_engine.abort_request(f"r{num_steps}")
-        engine.llm_engine.step()
-        assert_empty(engine)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What only the whole engine has: hook tokens as text, resumption by a caller, streams, guided children."""
 
-import asyncio
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,9 +12,7 @@ from prometheus_client import REGISTRY
 
 from mytests.harness.v0.leftovers import assert_empty
 from vllm import EngineArgs, LLMEngine, RequestOutput, SamplingParams
-from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.engine.async_llm_engine import AsyncLLMEngine
-from vllm.sampling_params import GuidedDecodingParams, RequestOutputKind
+from vllm.sampling_params import GuidedDecodingParams
 
 pytestmark = pytest.mark.model
 
@@ -72,51 +69,6 @@ class TestResume:
         assert last.outputs[0].joins[0].num_prefill == len(tokens(" answer ")) + 1
         assert not manual.has_unfinished_requests()
         assert before is not None and REGISTRY.get_sample_value(name, labels) == before + 1
-
-    @pytest.mark.rule(3)
-    def test_the_asynchronous_engine_has_it_too(self, tokens: Callable[[str], list[int]]) -> None:
-        """The stream is silent while the sequence waits, and continues with what it was given."""
-
-        async def main() -> list[str]:
-            engine = AsyncLLMEngine.from_engine_args(AsyncEngineArgs(**ARGS, special_kwargs=MANUAL))
-            params = SamplingParams(temperature=0, logits_processors=[force(*tokens("a<sync>b<eos>"))])
-            seen: list[str] = []
-
-            async def resume() -> None:
-                while not await engine.sequences_awaiting_resume():
-                    await asyncio.sleep(0.01)
-                await asyncio.sleep(0.05)
-                seen.append("resumed")
-                await engine.resume_sequence("tool", "c")
-
-            caller = asyncio.create_task(resume())
-            async for output in engine.generate("call\n", params, "tool"):
-                seen.append(output.outputs[0].text)
-            await caller
-            engine.shutdown_background_loop()
-            return seen
-
-        assert asyncio.run(main()) == ["a", "a", "resumed", "acb", "acb"]
-
-
-class TestStreams:
-    @pytest.mark.rule(10)
-    def test_deltas_of_n_samples_add_up(self) -> None:
-        """Each sample's text and tokens, merged ones included, come once and in order."""
-        llm = open_engine(hooks_for("sync"))
-        engine = llm.llm_engine
-        (prompt,) = held_out_prompts(1, 8, "sync")
-        fields = {"temperature": 0.5, "seed": 3, "max_tokens": 40, "skip_special_tokens": False}
-        kinds = (RequestOutputKind.FINAL_ONLY, RequestOutputKind.DELTA)
-        for kind in kinds:
-            engine.add_request(kind.name, prompt, SamplingParams(n=3, output_kind=kind, **fields))
-        texts: dict[str, list[str]] = {kind.name: [""] * 3 for kind in kinds}
-        for output in run(engine):
-            for completion in output.outputs:
-                texts[output.request_id][completion.index] += completion.text
-        assert texts["DELTA"] == texts["FINAL_ONLY"]
-        assert all(texts["DELTA"])
-        assert_empty(llm)
 
 
 class TestGuidedDecoding:

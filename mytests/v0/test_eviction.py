@@ -8,7 +8,6 @@ import pytest
 
 from mytests.fuzz.handlers import REPLACING
 from mytests.harness.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished
-from mytests.harness.v0.groups import child_of
 from mytests.harness.v0.scenes import Event, Scene
 from mytests.harness.v0.variants import MANUAL, engine_with_kv
 from vllm.core.hooked_sequence import branch_of
@@ -124,18 +123,6 @@ class TestSharedPrefix:
         assert engine.scheduler.evictor.evictions == {}
         assert len(engine.blocks_of("r")) >= 2
 
-    def test_a_preempted_child_computes_its_own_tokens_again(self) -> None:
-        """It does not recompute its parent's context, and it is queued before new requests."""
-        engine = engine_with_kv(SYNC_HOOKS, num_blocks=6, max_model_len=40)
-        scene = Scene(engine, r="!" + "a" * 9, r_child_0="B" * 9)
-        scene.happen(("r", 8))
-        engine.run_until(lambda: engine.num_preemptions() > 0, scene.tokens)
-        child = child_of(engine.scheduler.running[0])
-        assert list(engine.scheduler.forked) == [child]
-        assert child.first_seq.get_num_computed_tokens() == 8
-        scene.end()
-        assert finished(engine).text == "a" * 9 + "B" * 9
-
 
 @pytest.mark.parametrize(("num_blocks", "num_lost"), [(14, 0), (8, 4), (7, 8)])
 def test_a_resume_recomputes_what_the_prefix_cache_has_lost(num_blocks: int, num_lost: int) -> None:
@@ -205,15 +192,6 @@ def test_a_new_request_takes_nothing_that_others_wait_for(events: list[Event], s
     scene.happen(("a", 6, 0, 1), 1, ("b", 6, 0, 2), 1, "a")
     assert scene.happen(*events) == statuses
     scene.end()
-
-
-def test_children_run_with_their_parents_adapter() -> None:
-    """Two trees with different adapters take turns if there is one slot."""
-    engine = SurgicalEngine(dataclasses.replace(HOOKS, children_per_promise=2), max_loras=1)
-    scene = Scene(engine, r="!a", r_child_0="B", r_child_1="C", s="!d", s_child_0="E", s_child_1="F")
-    scene.happen(("r", 6, 0, 1), ("s", 6, 0, 2))
-    scene.end()
-    assert [finished(engine, name).text for name in "rs"] == ["B\nCa", "E\nFd"]
 
 
 def test_the_preempted_wait_for_a_slot_too() -> None:

@@ -59,12 +59,6 @@ class TestInheritance:
         assert child.lora_request is child.first_seq.lora_request is group.lora_request
         assert (child.prompt, child.first_seq.block_size) == (None, 8)
 
-    def test_each_of_n_samples_has_its_own_tree(self) -> None:
-        """The request has one output with n completions."""
-        completions = ended(with_samples(s0="!.z", s1="!.y"))
-        assert [completion.text for completion in completions] == ["Az", "BCDEFGy"]
-        assert [len(completion.children) for completion in completions] == [1, 1]
-
     @pytest.mark.rule(19)
     @pytest.mark.parametrize("kind", list(RequestOutputKind))
     def test_each_of_n_samples_cancels_its_own_children(self, kind: RequestOutputKind) -> None:

@@ -101,18 +101,6 @@ class TestNobodyHangs:
         assert [finished(engine, name).text for name in "rstu"] == ["a", "b", "c", "abc"]
         engine.assert_empty()
 
-    @pytest.mark.parametrize("prefix_caching", [False, True])
-    def test_children_hold_what_their_siblings_need(self, policy: str, prefix_caching: bool) -> None:
-        """There are more children than fit, and each needs more than half of the KV."""
-        hooks = dataclasses.replace(HOOKS, children_per_promise=8)
-        engine = engine_with_kv(hooks, policy, num_blocks=6, max_model_len=24, prefix_caching=prefix_caching)
-        engine.add("r", prompt="p" * 6)
-        engine.add("s", prompt="s" * 6)
-        children = {f"{name}_child_{k}": "B" * 10 for name in "rs" for k in range(8)}
-        engine.run(plan(r="!z", s="!z", **children), max_steps=800)
-        assert all(not child.failed for name in "rs" for child in finished(engine, name).children)
-        engine.assert_empty()
-
     def test_the_blocked_share_what_the_head_of_the_queue_needs(self, policy: str) -> None:
         """Evicting either of the sharers alone frees nothing; the third may be in swap space."""
         engine = engine_with_kv(policy=policy, num_blocks=8, num_cpu_blocks=16, max_model_len=32)

@@ -7,19 +7,13 @@ No request waits forever, and no token differs.
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
-from typing import Any
 
 import pytest
-import torch
-from transformers import LlamaForCausalLM
 
-from mytests.fuzz.adapters import lora_request, with_adapter
 from mytests.fuzz.fuzzing import History, Request, Run, Setup, replay
 from mytests.fuzz.history import BLOCK_SIZE, POLICIES
-from mytests.fuzz.model import model_folder
 from mytests.harness.tiers import names, pairs
 from sequence_hooks.config.choices import BlockedKVPolicy
-from vllm import SamplingParams
 
 pytestmark = pytest.mark.model
 
@@ -96,30 +90,3 @@ def test_several_adapters_and_none(max_num_batched_tokens: int, prefix_caching: 
     """They run side by side, wherever a prompt is cut, also by chunks that do not sample, and with cached prefixes."""
     setup = replace(ROOMY, max_num_batched_tokens=max_num_batched_tokens, prefix_caching=prefix_caching)
     assert replay(History(setup, with_adapters(1, 0, 2, 0, 3, 1, 1))).joins > 0
-
-
-@pytest.mark.parametrize("max_num_batched_tokens", [24, 256])
-def test_logprobs_of_the_prompt(max_num_batched_tokens: int) -> None:
-    """Each position's logprob is that of its own adapter, beside requests that ask for none."""
-    run = Run(History(replace(ROOMY, max_num_batched_tokens=max_num_batched_tokens), with_adapters(1)))
-    told: dict[str, Any] = {}
-    prompt = run.history.requests[0].prompt
-    for number in (1, 0, 2):
-        asked, plain = (SamplingParams(temperature=0, max_tokens=2, prompt_logprobs=told) for told in (0, None))
-        adapter = lora_request(number)
-        run.engine.add_request(f"a{number}", {"prompt_token_ids": prompt}, asked, lora_request=adapter)
-        run.engine.add_request(f"p{number}", {"prompt_token_ids": prompt[:50]}, plain, lora_request=adapter)
-    while run.engine.has_unfinished_requests():
-        told |= {output.request_id: output.prompt_logprobs for output in run.engine.step() if output.finished}
-    for number in (1, 0, 2):
-        ours = [entry[token].logprob for entry, token in zip(told[f"a{number}"][1:], prompt[1:], strict=True)]
-        torch.testing.assert_close(torch.tensor(ours), prompt_logprobs(number, prompt), rtol=0, atol=1e-3)
-
-
-def prompt_logprobs(adapter: int, prompt: list[int]) -> torch.Tensor:
-    """The logprobs of all tokens but the first."""
-    model = LlamaForCausalLM.from_pretrained(model_folder()).eval()
-    model = with_adapter(model, adapter) if adapter else model
-    with torch.inference_mode():
-        rows = model(torch.tensor([prompt])).logits[0, :-1].log_softmax(-1)
-    return rows.gather(1, torch.tensor(prompt[1:]).unsqueeze(1)).squeeze(1)
