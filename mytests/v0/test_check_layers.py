@@ -72,20 +72,6 @@ def test_an_option_is_named(fields: dict[str, Any], injects_kv: bool, end: str) 
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"is_encoder_decoder": True}, "do not work with model='a-model'; use a model without an encoder"),
-        ({"architectures": ["BertForMaskedLM"]}, "do not work with runner='pooling'; use a model that generates"),
-        ({"canvas_length": 8}, "use a model that samples one token at a time"),
-    ],
-)
-def test_what_no_engine_takes_fails(fields: dict[str, Any], message: str) -> None:
-    """With the message of the engine."""
-    fits, says = said(PretrainedConfig(**fields))
-    assert not fits and message in says
-
-
-@pytest.mark.parametrize(
     ("fields", "kind"),
     [
         ({"sliding_window": 8}, "SlidingWindowSpec"),
@@ -146,19 +132,23 @@ def test_a_current_vllm_is_asked(
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("fields", "told", "message"),
     [
-        ({"runner_type": "pooling"}, "runner='pooling'; use a model that generates"),
-        ({"is_encoder_decoder": True}, "model='a-model'; use a model without an encoder"),
-        ({"is_diffusion": True}, "model='a-model'; use a model that samples one token at a time"),
+        ({"is_encoder_decoder": True}, None, "model='a-model'; use a model without an encoder"),
+        ({"architectures": ["BertForMaskedLM"]}, None, "runner='pooling'; use a model that generates"),
+        ({"canvas_length": 8}, None, "model='a-model'; use a model that samples one token at a time"),
+        ({}, {"is_encoder_decoder": True}, "model='a-model'; use a model without an encoder"),
+        ({}, {"runner_type": "pooling"}, "runner='pooling'; use a model that generates"),
+        ({}, {"is_diffusion": True}, "model='a-model'; use a model that samples one token at a time"),
     ],
 )
-def test_what_it_would_be_refused_for_is_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: dict[str, Any], message: str
+def test_what_no_engine_takes_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fields: dict[str, Any], told: dict[str, Any] | None, message: str
 ) -> None:
-    """With the message of the engine."""
-    beside(monkeypatch, tmp_path, **told)
-    fits, says = said(PretrainedConfig())
+    """By its fields or by vLLM's words, with the message of the engine."""
+    if told is not None:
+        beside(monkeypatch, tmp_path, **told)
+    fits, says = said(PretrainedConfig(**fields))
     assert not fits and says.endswith(f"special_kwargs: sequence hooks do not work with {message}")
 
 

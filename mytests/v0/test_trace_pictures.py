@@ -3,16 +3,11 @@
 
 import json
 import re
-import runpy
-import subprocess
-import sys
-from fnmatch import fnmatch
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
-from setuptools.config.pyprojecttoml import read_configuration
 
 from mytests.harness.surgical import SYNC_HOOKS
 from mytests.harness.trace_inputs import UNTIL, forest
@@ -21,7 +16,7 @@ from sequence_hooks.trace import recorder
 from sequence_hooks.trace.__main__ import main
 from sequence_hooks.trace.build import picture_of
 from sequence_hooks.trace.events import Header
-from sequence_hooks.trace.page import SCRIPTS, to_html
+from sequence_hooks.trace.page import to_html
 from sequence_hooks.trace.reader import read
 
 ROOT = Path(__file__).parents[2]
@@ -81,30 +76,7 @@ class TestPage:
         assert f"<p>{shown} · " in to_html(picture_of(read(path)))
 
 
-def test_the_page_is_packed() -> None:
-    """Files that are not modules are named to setuptools."""
-    packed = read_configuration(ROOT / "pyproject.toml")["tool"]["setuptools"]["package-data"]["sequence_hooks.trace"]
-    others = [
-        file.name for file in (ROOT / "sequence_hooks/trace").iterdir() if file.is_file() and file.suffix != ".py"
-    ]
-    assert sorted(others) == sorted(["page.html", "page.css", "palette.css", *(f"{name}.js" for name in SCRIPTS)])
-    assert all(any(fnmatch(name, pattern) for pattern in packed) for name in others)
-
-
 class TestCommand:
-    def test_it_imports_no_engine(self, path: Path) -> None:
-        """It imports neither torch nor any module of vLLM."""
-        fork_and_join(path)
-        code = (
-            "import runpy, sys\n"
-            "try: runpy.run_module('sequence_hooks.trace', run_name='__main__')\n"
-            "finally: print(*sys.modules)"
-        )
-        command = [sys.executable, "-c", code, str(path)]
-        result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-        imported = result.stdout.splitlines()[-1].split()
-        assert not {"vllm", "torch", "transformers", "numpy"}.intersection(imported)
-
     def test_it_writes_both_beside_the_recording(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """It prints what each of them is for; or it writes where it is told to."""
         fork_and_join(path)
@@ -132,15 +104,6 @@ class TestCommand:
         missing, wrong = capsys.readouterr().err.splitlines()
         assert "No such file" in missing
         assert wrong.startswith("error: ") and "line 1" in wrong
-
-    def test_it_is_a_module_to_run(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """`python -m sequence_hooks.trace` runs it."""
-        fork_and_join(path)
-        monkeypatch.setattr(sys, "argv", ["trace", str(path)])
-        monkeypatch.delitem(sys.modules, "sequence_hooks.trace.__main__")
-        with pytest.raises(SystemExit) as exit:
-            runpy.run_module("sequence_hooks.trace", run_name="__main__")
-        assert exit.value.code == 0
 
 
 def test_the_header_is_a_line_of_its_own(path: Path) -> None:

@@ -137,16 +137,6 @@ class TestStreams:
         asyncio.run(leave())
 
 
-def test_choices_have_the_trees_of_their_completions() -> None:
-    """They are extra fields, which upstream's response models allow; without a hook there are none."""
-    choices = [CompletionResponseChoice(index=index, text="") for index in range(2)]
-    response = CompletionResponse(model="m", choices=choices, usage=UsageInfo())
-    add_trees(response, [completion(0), completion(1, Segment(0, 2, "sampled"))])
-    first, second = (choice.model_dump() for choice in choices)
-    assert "segments" not in first
-    assert second["segments"][0]["origin"] == "sampled"
-
-
 CONTINUOUS = {"include_usage": True, "continuous_usage_stats": True}
 
 
