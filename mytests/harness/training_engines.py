@@ -20,30 +20,25 @@ FORCED = [EOS, PROMISE, SYNC]
 """The tokens that a plan of the fuzzer forces at some places, and forbids elsewhere."""
 
 
-FAMILIES = ("llama", "qwen3")
-"""Of `mytests.fuzz.architectures`."""
-
-
 @cache
 def plain_model(folder: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32, attn_implementation="sdpa")
 
 
-def setup_for(merge: Merge, **changes: Any) -> Setup:
-    """An engine with room for all, which gives up no KV."""
-    rule = None if merge == "concatenate" else merge
-    return Setup(position_rule=rule, spare_blocks=400, max_num_seqs=16, max_num_batched_tokens=512, **changes)
-
-
 def random_history(merge: Merge, seed: int, **changes: Any) -> History:
     """Several requests with nested children, some of which start in their parent's own context, some with a prefix.
+
+    There is room for all, so no KV is given up.
 
     Args:
         changes: Fields of the engine's `Setup` that are not to be random.
     """
     draw = Random(f"{merge} {seed}")
-    setup = setup_for(
-        merge,
+    setup = Setup(
+        position_rule=None if merge == "concatenate" else merge,
+        spare_blocks=400,
+        max_num_seqs=16,
+        max_num_batched_tokens=512,
         block_on=draw.choice(["promise", "sync"]),
         max_model_len=512,
         max_child_depth=draw.choice([1, 2]),

@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from demo_language import num_sampled
 from forkjoin_engine import open_engine
 from forkjoin_reference import MODEL_FOLDER
 from forkjoin_task import PROMISE as TASK_PROMISE
 from forkjoin_task import held_out_prompts
 from language_answers import NotWhole, answer_of
-from language_task import CHILD, PROMISE, SYNC, has_bfloat16, outline, points_of, questions, read
-from measure_language import Piece, closing_of, distinct, expansions_of, mean_logprobs, sorted_out
+from language_task import CHILD, PROMISE, SYNC, outline, points_of, questions, read
+from measure_language import Piece, mean_logprobs
 from merge_language import ADAPTER, WEIGHTS, merge
 from safetensors.torch import load_file, save_file
 from sft_on_trees import rows_of_trees
@@ -62,11 +61,6 @@ class TestTree:
             points_of(text)
 
 
-def with_first_child(**fields: Any) -> SimpleNamespace:
-    """A completion whose first child is another."""
-    return completion(children=(SimpleNamespace(**fields), completion().children[1]))
-
-
 class TestReadBack:
     """An answer of an engine's outputs."""
 
@@ -75,14 +69,9 @@ class TestReadBack:
         [
             (completion(children=()), "does not fork"),
             (completion(joins=()), "joins 0 times"),
-            (completion(children=completion().children[:1]), "2 points have 1 children"),
             (completion(finish_reason="length"), "does not end by itself"),
-            (with_outline(f"1. **A**{PROMISE}"), "not closed"),
             (with_outline(f"1. **A**\n2. **B**{PROMISE}\n\n{SYNC}"), "has no promise"),
-            (with_outline(f"A{PROMISE}\n\n{SYNC}"), "no list of points"),
             (completion(token_ids=tree().output_token_ids[: -len(ANSWER.closing) - 3]), "no closing sentence"),
-            (with_first_child(finish_reason="length"), "child does not end"),
-            (with_first_child(finish_reason="stop", result_token_ids=()), "child says nothing"),
         ],
     )
     def test_what_is_not_whole_is_told(self, given: SimpleNamespace, fault: str) -> None:
@@ -149,14 +138,6 @@ def a_learner(rows: list[TreeRows], tags: Any = range(20), plan: Plan = PLAN) ->
     return Learner(AutoModelForCausalLM.from_pretrained(MODEL_FOLDER, attn_implementation="sdpa"), rows, tags, plan)
 
 
-@pytest.mark.parametrize("name", ["amx_bf16", "avx512_bf16"])
-def test_bfloat16_is_taken_where_there_are_instructions_for_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of either kind."""
-    for has_it in (True, False):
-        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {name: has_it}, raising=False)  # noqa: B023
-        assert has_bfloat16() is has_it
-
-
 def test_an_adapter_is_merged(tmp_path: Path) -> None:
     """Each matrix gets its update, scaled; all else is the base's."""
     base, adapter, output = (tmp_path / name for name in ("base", "adapter", "output"))
@@ -184,57 +165,6 @@ def test_the_adapter_is_small_and_names_its_base() -> None:
     assert (ADAPTER / "adapter_model.safetensors").stat().st_size < 12_000_000
     assert json.loads((ADAPTER / "adapter_config.json").read_text())["base_model_name_or_path"] == BASE
     assert all(matrix.isfinite().all() for matrix in load_file(ADAPTER / "adapter_model.safetensors").values())
-
-
-class WithChat(Characters):
-    """Its template is the message itself."""
-
-    def apply_chat_template(self, messages: Any, **_: Any) -> str:
-        return str(messages[0]["content"])
-
-
-def output(of: Any) -> Any:
-    """A request's output with one completion."""
-    return SimpleNamespace(outputs=[of])
-
-
-def test_whole_trees_are_parted_from_faults() -> None:
-    """Faults are counted by what is wrong."""
-    outputs = [output(completion()), output(completion(children=())), output(completion(children=()))]
-    answers, faults = sorted_out(["Why walk?", "Why run?", "Why swim?"], outputs, Characters())
-    assert answers == [ANSWER]
-    assert faults == {"it does not fork": 2}
-
-
-@pytest.mark.parametrize(("text", "share"), [("a b c d", 1.0), ("a b c a b c", 0.75), ("a a a a a", 1 / 3), ("a", 1.0)])
-def test_distinct_runs_are_a_share(text: str, share: float) -> None:
-    """Of all runs of three words."""
-    assert distinct(text) == pytest.approx(share)
-
-
-@pytest.mark.parametrize("is_joined", [True, False])
-def test_the_closing_sentence_follows_what_was_joined_or_not(is_joined: bool) -> None:
-    """All else is the same."""
-    piece = closing_of(ANSWER, WithChat(), is_joined=is_joined)
-    assert piece.text == "In short, walk."
-    assert ("It clears the head." in piece.context) is is_joined
-    assert piece.context.startswith("Why walk?1. **Health**<filename>\n2. **Fresh air**<filename>\n\n<repo_name>")
-
-
-def test_expansions_follow_the_outline_without_tags() -> None:
-    """As the base model might have written them."""
-    piece = expansions_of(ANSWER, WithChat())
-    expected = "Why walk?1. **Health**\n2. **Fresh air**\n\n"
-    assert piece == Piece(context=expected, text="It is good for the heart.\n\nIt clears the head.")
-
-
-def test_sampled_tokens_are_those_of_all_sequences() -> None:
-    """What is merged counts where it was sampled."""
-    given = completion()
-    for child in given.children:
-        child.token_ids = child.result_token_ids
-    merged = sum(map(len, ANSWER.expansions)) + 2
-    assert num_sampled(given) == len(given.token_ids) - merged + sum(map(len, ANSWER.expansions))
 
 
 @pytest.mark.model

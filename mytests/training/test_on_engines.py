@@ -18,7 +18,6 @@ from forkjoin_task import MODES, Mode, held_out_prompts
 from mytests.fuzz.model import model_folder
 from mytests.harness.tiers import full, on_the_fork, pairs
 from mytests.harness.training_engines import (
-    FAMILIES,
     FORCED,
     is_free,
     logprobs_of,
@@ -26,7 +25,7 @@ from mytests.harness.training_engines import (
     plain_model,
     random_history,
 )
-from mytests.harness.training_models import WAYS
+from mytests.harness.training_models import FAMILIES, WAYS
 from sequence_hooks.config.choices import BlockOn, ChildContext
 from sequence_hooks.training import Merge, Moving, TreeBatch, TreeRows, lay_out, pack, token_trees
 from vllm import SamplingParams
