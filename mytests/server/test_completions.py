@@ -17,20 +17,13 @@ from mytests.harness.served import KEY, MESSAGES, NUM_CHILDREN, PROMPT, Server, 
 pytestmark = pytest.mark.model
 
 
-def test_the_choice_has_its_tree(served: Server) -> None:
-    """The tree comes with the joined text, and the usage counts it."""
-    response = served.client.completions.create(prompt=PROMPT, **arguments())
-    assert [choice.text for choice in response.choices] == [expected_output(PROMPT)]
-    check_tree(response.choices[0])
-    check_usage(response.usage, response.choices)
-
-
 def test_each_sample_has_its_own(served: Server) -> None:
-    """Two prompts with n = 2 have four trees."""
+    """Two prompts with n = 2 have four trees, with the joined texts, and the usage counts them all."""
     sampled = arguments() | {"temperature": 0.01}
     response = served.client.completions.create(prompt=[PROMPT, PROMPT], n=2, **sampled)
     assert [choice.index for choice in response.choices] == [0, 1, 2, 3]
     for choice in response.choices:
+        assert choice.text == expected_output(PROMPT)
         check_tree(choice)
     children = {child["request_id"] for choice in response.choices for child in choice.children}
     assert len(children) == 4 * NUM_CHILDREN
@@ -49,15 +42,6 @@ def test_a_stream_is_the_parents_alone(served: Server, stream_children: bool) ->
         texts = [delta["text"] for delta in told if delta["request_id"] == child["request_id"]]
         assert "".join(texts) == (child["text"] if stream_children else "")
         assert (len(texts) > 1) is stream_children
-
-
-def test_the_usage_of_a_stream_is_of_all_choices(served: Server) -> None:
-    """It comes with the last chunk."""
-    sampled: Any = arguments() | {"temperature": 0.01, "stream": True, "stream_options": {"include_usage": True}}
-    *chunks, last = served.client.completions.create(prompt=[PROMPT, PROMPT], n=2, **sampled)
-    choices = [choice for chunk in chunks for choice in chunk.choices if hasattr(choice, "segments")]
-    assert len(choices) == 4
-    check_usage(last.usage, choices)
 
 
 def test_continuous_usage_grows_to_the_whole(served: Server) -> None:

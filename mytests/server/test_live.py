@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import pytest
 from forkjoin_task import EOS, PROMISE, SYNC
 from playwright.sync_api import Browser, Page, expect
@@ -103,13 +102,6 @@ def test_text_is_no_markup(page: Page) -> None:
     expect(page.locator("#running li, #ended li").first).to_be_visible()
     expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
     assert page.locator("main img").count() == 0
-
-
-@pytest.mark.parametrize("path", ["live_requests", "live_requests/r"])
-def test_the_routes_need_the_key(served: Server, path: str) -> None:
-    """The page itself has no data in it."""
-    assert httpx.get(f"{served.address}/v1/{path}").status_code == 401
-    assert httpx.get(f"{served.address}/live").status_code == 200
 
 
 def test_the_routes_tell_what_runs(served: Server) -> None:

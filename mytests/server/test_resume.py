@@ -128,10 +128,12 @@ def test_a_client_that_goes_away_aborts_its_tree(served: Server, is_streamed: bo
     until(lambda: not served.waiting())
 
 
-@pytest.mark.parametrize(("method", "path"), [("GET", "sequences_awaiting_resume"), ("POST", "resume_sequence")])
-def test_the_key_is_needed(served: Server, method: str, path: str) -> None:
-    """As for all routes below ``/v1``."""
-    assert httpx.request(method, f"{served.address}/v1/{path}", json={"request_id": "r"}).status_code == 401
+def test_the_key_is_needed(served: Server) -> None:
+    """As for all routes below ``/v1``; the page of running trees itself has no data in it."""
+    for path in ("sequences_awaiting_resume", "live_requests", "live_requests/r"):
+        assert httpx.get(f"{served.address}/v1/{path}").status_code == 401
+    assert httpx.post(f"{served.address}/v1/resume_sequence", json={"request_id": "r"}).status_code == 401
+    assert httpx.get(f"{served.address}/live").status_code == 200
 
 
 def test_the_routes_are_documented(served: Server) -> None:
