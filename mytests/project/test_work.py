@@ -7,6 +7,7 @@ from forkjoin_task import MODES, Mode
 from forkjoin_work import BLOCK_SIZE, Counted, stretches, three_ways
 
 from mytests.harness.sure import sure_prompts
+from mytests.harness.tiers import names
 from vllm import LLM, SamplingParams
 
 pytestmark = [pytest.mark.model, pytest.mark.floats]
@@ -19,7 +20,7 @@ def plain() -> LLM:
     return open_engine(None, enable_prefix_caching=True, block_size=BLOCK_SIZE)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", names(MODES, ["sync"]))
 def test_a_client_samples_the_same(mode: Mode, plain: LLM) -> None:
     """It asks for each stretch of a parent and for each child, with the context that they had."""
     outputs = open_engine(hooks_for(mode)).generate(sure_prompts(NUM_PROMPTS, 3, mode), GREEDY, use_tqdm=False)

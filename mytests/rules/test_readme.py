@@ -10,9 +10,9 @@ import pytest
 
 from mytests.harness.environment import EXAMPLES
 from mytests.harness.installed import IS_V1
-from mytests.harness.tiers import cases
+from mytests.harness.tiers import ON_V0_IN_FULL, cases
 
-pytestmark = [pytest.mark.model, pytest.mark.floats, pytest.mark.every_release]
+pytestmark = [pytest.mark.model, pytest.mark.floats, pytest.mark.every_release, *ON_V0_IN_FULL]
 README = Path(__file__).resolve().parents[2] / "README.md"
 IMPORT = "from sequence_hooks.v1 import LLM\n"
 CHANGES = {"eager": ("special_kwargs=", "enforce_eager=True, special_kwargs="), "word for word": ("", "")}

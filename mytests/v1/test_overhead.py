@@ -111,8 +111,8 @@ def test_after_a_tree_it_costs_as_much_as_before(is_async: bool) -> None:
     ("merge", "max_num_seqs", "is_async"),
     [
         ("concatenate", 12, True),
-        ("concatenate", 240, False),
-        ("kv_inject", 12, False),
+        full("concatenate", 240, False),
+        full("kv_inject", 12, False),
         ("kv_inject", 240, True),
         full("concatenate", 12, False),
         full("concatenate", 240, True),

@@ -23,7 +23,7 @@ MUST_ARISE = {
 }
 
 
-SHORT, LONG = 45 if IS_REFERENCE else 25, 400
+SHORT, LONG = 30 if IS_REFERENCE else 25, 400
 """Walks of a machine in `make test`, which reach the most of what they must, and in `make test-all`."""
 
 
