@@ -74,7 +74,6 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
     """Swap space; if there is any, preemption swaps out instead of recomputing."""
 
     scheduler_cls: type[HookScheduler] = HookScheduler
-    worker_cls: type[PretendedWorker] = PretendedWorker
     samples: dict[str, SequenceGroupBase] = field(default_factory=dict)
     """The groups of requests with n > 1, by the ids of their samples."""
 
@@ -84,7 +83,7 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
 
     def __post_init__(self) -> None:
         self.detokenizer = self.detokenizer or detokenizer_of(self.tokenizer)
-        self.worker = self.worker_cls(self.block_size)
+        self.worker = PretendedWorker(self.block_size)
         scheduler_config = SchedulerConfig(
             runner_type="generate",
             max_num_batched_tokens=self.max_num_batched_tokens,
