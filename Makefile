@@ -46,9 +46,9 @@ RELEASES := $(shell sed -n 's/^    \(.*\): RELEASE_UNDER_TEST.*/\1/p' tox.ini)
 PATHS := first-asynchronous second-synchronous second-asynchronous
 SETS := avx512 avx2 sse41
 CHECKS := lint check-core docs fork-browser plugin-browser
-test = plugin-tests fork-surgical fork-model fork-apart ## the tests of the fork and of the plug-in, side by side
+test = plugin-tests plugin-apart fork-surgical fork-apart fork-model ## the tests of the fork and of the plug-in, side by side
 test-fork = $(filter fork-%,$(test))
-test-plugin = plugin-tests
+test-plugin = $(filter plugin-%,$(test))
 test-releases = $(foreach one,$(RELEASES),plugin-release-$(one) plugin-release-$(one)-second-asynchronous)
 test-paths = $(PATHS:%=plugin-path-%) $(PATHS:%=plugin-path-%-fuzzer)
 test-floats = $(foreach set,$(SETS) $(SETS:=-full),fork-floats-$(set) plugin-floats-$(set))
