@@ -99,11 +99,12 @@ class TestWaits:
 
     @pytest.mark.rule(17)
     @pytest.mark.parametrize("numbers", [(0,), (1, 0), (2, 3), (3, 3)])
-    @pytest.mark.parametrize("kind", [{"block": True}, {"await_resume": True}], ids=str)
-    def test_it_may_name_children_that_it_has_or_spawns(self, kind: dict[str, bool], numbers: tuple[int, ...]) -> None:
+    @pytest.mark.parametrize("kind", ["block", "await_resume"])
+    def test_it_may_name_children_that_it_has_or_spawns(self, kind: str, numbers: tuple[int, ...]) -> None:
         """Two are unjoined, and two more are spawned; each counts once. It may want the first result alone."""
         branch = branch_with(num_children=2, limits=replace(LIMITS, max_children=9))
-        decision = decided(Asks(replace(TWO, wait_for=numbers, join_when=1, **kind)), branch)
+        waits: Any = {kind: True, "wait_for": numbers, "join_when": 1}
+        decision = decided(Asks(replace(TWO, **waits)), branch)
         assert isinstance(decision, Decision) and decision.waits_for is not None
         assert decision.waits_for.numbers == tuple(sorted(set(numbers)))
         assert decision.waits_for.join_when == 1
