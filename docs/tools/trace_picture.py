@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A screenshot of a recorded run's page: `python -m mytests.harness.trace_picture RUN.html OUT.png LANE SHARE`.
+"""A screenshot of a recorded run's page: `python -m docs.tools.trace_picture RUN.html OUT.png LANE SHARE`.
 
 A small run is shown with the tooltip of a lane, after a share of the time. A big one is shown folded, but for the
 request in the middle of the part of the time that is shown.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A moving picture of the page of running trees: `python -m mytests.harness.live_picture OUT.gif LANGUAGE_MODEL`.
+"""A moving picture of the page of running trees: `python -m docs.tools.live_picture OUT.gif LANGUAGE_MODEL`.
 
 A real server of the language model answers, at its own pace.
 """
