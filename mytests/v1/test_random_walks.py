@@ -36,6 +36,9 @@ class V1Walks(Walks):
     layers: ClassVar[tuple[tuple[str, ...], ...]] = (("full",),)
     """Of each, one of each group that has block tables of its own."""
 
+    num_drafts: ClassVar[tuple[int, ...]] = (0, 3, 1)
+    """How many tokens are drafted in a step."""
+
     engine: SurgicalEngine
 
     def make_engine(self, hooks: dict[str, Any], draw: Draw) -> SurgicalEngine:
@@ -54,6 +57,7 @@ class V1Walks(Walks):
             is_async=is_async,
             runner=runner,
             layers=layers,
+            num_drafts=draw(*self.num_drafts),
         )
 
     @precondition(lambda self: len(self.queued()) < MAX_QUEUED)
@@ -107,6 +111,7 @@ class LayersWalks(V1Walks):
     handlers = (REPLACING,)
     budgets = (None, None, 50)
     prefixes = ((), (CHILD,), (CHILD,) * 5)
+    num_drafts = (0,)
     layers = (
         *(("full", "window"), ("window",), ("full", "chunk")),
         *(("full", "state"), ("state",), ("full", "window", "state"), ("state", "full"), ("state", "state", "full")),

@@ -74,7 +74,7 @@ class TestModules:
 
 
 PORT = {name for name in vars(SchedulerPort) if not name.startswith("_")}
-OWN = {"check_integrity", "_begin_tree", "_make_room", "_record_step"}
+OWN = {"check_integrity", "_begin_tree", "_make_room", "_may_meet_a_hook", "_record_step"}
 """The methods of our scheduler that neither upstream nor the driver calls by their names."""
 
 OF_RELEASES = {"waiting_with_kv", "deferred"}

@@ -76,6 +76,11 @@ class HookMetrics:
             "Number of times that a sequence set aside gave up its KV.",
             [*label_names, "means"],
         )
+        self.taken_back = Counter(
+            "vllm:spec_decode_taken_back_tokens_total",
+            "Number of accepted tokens after one that blocked or ended its sequence.",
+            label_names,
+        )
 
 
 class EngineMetrics:
@@ -85,6 +90,7 @@ class EngineMetrics:
         self._metrics, self._labels = metrics, dict(labels)
         self.blocked = metrics.blocked.labels(**labels)
         self.held = metrics.held.labels(**labels)
+        self.taken_back = metrics.taken_back.labels(**labels)
         self._seconds = metrics.seconds.labels(**labels)
         self._counters = {field: counter.labels(**labels) for field, counter in metrics.counters.items()}
         self._by_limit = {

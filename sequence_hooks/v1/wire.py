@@ -46,8 +46,13 @@ class CoreHookStats(msgspec.Struct, array_like=True, frozen=True):
     num_discarded: int
     """How often a sequence that was set aside had its KV evicted since the last of these."""
 
+    num_taken_back: int = 0
+    """Tokens that speculative decoding had accepted after a token that blocked or ended its sequence, since the last of
+    these."""
+
     def __add__(self, later: "CoreHookStats") -> "CoreHookStats":
-        return CoreHookStats(later.num_blocked, later.held, self.num_discarded + later.num_discarded)
+        since = self.num_discarded + later.num_discarded, self.num_taken_back + later.num_taken_back
+        return CoreHookStats(later.num_blocked, later.held, *since)
 
 
 class ChildTextParams(msgspec.Struct, array_like=True, frozen=True):

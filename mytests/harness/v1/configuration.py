@@ -5,10 +5,9 @@ from copy import copy
 from functools import cache
 from typing import Any
 
-from mytests.harness.base import BaseEngine
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.v1.settings import engine_args
-from vllm.config import LoRAConfig, VllmConfig
+from vllm.config import LoRAConfig, SpeculativeConfig, VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 
 MODEL = "examples/forkjoin-tiny"
@@ -20,12 +19,16 @@ def base_config() -> VllmConfig:
     return EngineArgs(model=MODEL, dtype="float32", enforce_eager=True).create_engine_config()
 
 
-def surgical_config(engine: BaseEngine[Any], is_async: bool) -> VllmConfig:
+def surgical_config(engine: Any, is_async: bool) -> VllmConfig:
     config = copy(base_config())
     config.model_config = copy(config.model_config)
     config.scheduler_config = copy(config.scheduler_config)
     config.cache_config = copy(config.cache_config)
     config.additional_config = engine_args(engine.special_kwargs)["additional_config"]
+    if engine.num_drafts:
+        config.speculative_config = SpeculativeConfig(
+            method="ngram", num_speculative_tokens=engine.num_drafts, prompt_lookup_max=2
+        )
     config.lora_config = None if engine.max_loras is None else LoRAConfig(max_loras=engine.max_loras)
     model, scheduler, cache = config.model_config, config.scheduler_config, config.cache_config
     model.max_model_len = engine.max_model_len

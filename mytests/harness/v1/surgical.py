@@ -57,6 +57,9 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
     runner: str = field(default_factory=lambda: BaseEngine.mode.split("-")[1])
     """Which of upstream's model runners the worker behaves like."""
 
+    num_drafts: int = 0
+    """How many tokens are drafted for each sequence in a step."""
+
     layers: tuple[str, ...] = ("full",)
     """One of each group of layers that has block tables of its own, by its name in `mytests.harness.v1.layers`."""
 
@@ -90,6 +93,7 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
         self.worker = SimulatedWorker(
             self.num_blocks + 1, self.block_size, self.layers, self.prompts, self.runner == "first", injects
         )
+        self.worker.drafter.num_drafts = self.num_drafts
         for _, _, kv_of_layer in self.worker._attention:
             kv_of_layer.positions_of = self.positions_of
         processor = OutputProcessor(self.tokenizer, log_stats=self.log_stats)
@@ -135,6 +139,8 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
         while len(self._in_flight) > depth:
             for client in self.scheduler.update_from_output(*self._in_flight.popleft()).values():
                 self._hand_out(client)
+        if self.num_drafts and not self.is_async:
+            self.scheduler.update_draft_token_ids(self.worker.drafter.take_proposed())
         return [Scheduled(*each) for each in output.num_scheduled_tokens.items()]
 
     def abort(self, request_ids: str | list[str]) -> None:

@@ -6,7 +6,7 @@ it has sampled, and learns tokens from new requests and from resumed ones; "seco
 gets a row. Copies and positions of injected KV are what the plug-in makes of them beside such a runner.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from types import SimpleNamespace
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from mytests.harness.kv import PretendedKV
+from mytests.harness.v1.drafts import Choose, Drafter
 from mytests.harness.v1.layers import Pages, PretendedStates, first_seen, is_state
 from mytests.harness.v1.runners import FirstRunner, SecondRunner
 from sequence_hooks.kv.transfer import SlotCopy
@@ -23,9 +24,6 @@ from sequence_hooks.v1.worker import block_copies
 from sequence_hooks.v1.worker.injector import Injector, install
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import LogprobsLists, ModelRunnerOutput
-
-Choose = Callable[[str, list[int]], int]
-"""The token that a request samples after its context."""
 
 
 @dataclass
@@ -50,6 +48,8 @@ class SimulatedWorker:
 
     injects: bool = False
     """Whether KV of children may be injected."""
+
+    drafter: Drafter = field(default_factory=Drafter)
 
     tokens: dict[str, list[int]] = field(default_factory=dict)
     tables: dict[str, list[list[int]]] = field(default_factory=dict)
@@ -98,6 +98,7 @@ class SimulatedWorker:
         assert self.injects or injected_by(output) is None
         self.runner.take_in(output)
         starts = self._take(output)
+        self.drafter.take_in(output.scheduled_spec_decode_tokens)
         # A batch is computed layer by layer: all write before any of them reads.
         positions = self.runner.prepare(output, starts).tolist()
         ends = list(accumulate(output.num_scheduled_tokens.values()))
@@ -108,6 +109,7 @@ class SimulatedWorker:
         for request_id, count in output.num_scheduled_tokens.items():
             ids.append(request_id)
             sampled.append(self._read(request_id, starts[request_id], count, choose))
+            self.drafter.propose(request_id, self.tokens[request_id], choose)
         return ModelRunnerOutput(
             req_ids=ids,
             req_id_to_index={request_id: index for index, request_id in enumerate(ids)},
@@ -141,7 +143,8 @@ class SimulatedWorker:
             elif blocks is not None:
                 for table, new_blocks in zip(self.tables[request_id], blocks, strict=True):
                     table += new_blocks
-            starts[request_id] = cached.num_computed_tokens[index]
+            # With drafts in flight, upstream's scheduler counts those that are rejected meanwhile.
+            starts[request_id] = min(cached.num_computed_tokens[index], len(self.tokens[request_id]) - 1)
         return starts
 
     def _copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
@@ -157,7 +160,7 @@ class SimulatedWorker:
         self.kv.inject([SlotCopy(*row) for row in slot_copies.tolist()])
 
     def _write(self, request_id: str, start: int, positions: list[int]) -> None:
-        tokens, end = self.tokens[request_id], start + len(positions)
+        tokens, end = self.drafter.with_drafts(request_id, self.tokens[request_id]), start + len(positions)
         assert end <= len(tokens), f"{request_id} computes {start} to {end} of {len(tokens)} tokens"
         for group, _, kv in self._attention:
             kv.compute(tokens, self.tables[request_id][group], start, positions)
@@ -172,20 +175,23 @@ class SimulatedWorker:
 
     def _read(self, request_id: str, start: int, count: int, choose: Choose) -> list[int]:
         tokens, end = self.tokens[request_id], start + count
-        tables = self.tables[request_id]
+        tables, written = self.tables[request_id], self.drafter.with_drafts(request_id, tokens)
         for group, layer, kv in self._attention:
-            kv.check(request_id, tokens[:end], tables[group], start, first_seen(layer, start))
+            kv.check(request_id, written[:end], tables[group], start, first_seen(layer, start))
         state_at = self.runner.find_state(request_id, start, end, self.block_size)
         for table, cache in zip(tables, self.caches, strict=True):
             if isinstance(cache, PretendedStates):
                 cache.compute(request_id, tokens[:end], table, start, state_at)
         if end < len(tokens):
             return []
-        tokens.append(choose(request_id, tokens))
-        return tokens[-1:]
+        run = self.drafter.accept(request_id, tokens, choose)
+        tokens += run
+        return run
 
 
 def _logprobs(sampled: list[list[int]]) -> LogprobsLists:
-    """One entry for each request: its token alone, with -1.0."""
-    ids = np.array([[each[0] if each else 0] for each in sampled]).reshape(len(sampled), 1)
-    return LogprobsLists(ids, np.full(ids.shape, -1.0), np.ones(len(sampled)), None)
+    """One entry for each token, and one for a request that samples none: itself alone, with -1.0."""
+    rows = [each or [0] for each in sampled]
+    ids = np.array([token for row in rows for token in row]).reshape(-1, 1)
+    starts = [0, *accumulate(map(len, rows))]
+    return LogprobsLists(ids, np.full(ids.shape, -1.0), np.ones(len(ids)), starts)

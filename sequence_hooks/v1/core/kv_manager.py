@@ -65,12 +65,17 @@ class TreeKVManager(KVCacheManager):
 
     # What upstream's scheduler calls.
 
-    def allocate_slots(self, request: Request, *args: Any, **kwargs: Any) -> KVCacheBlocks | None:
+    def allocate_slots(self, request: Request, num_new_tokens: int, *args: Any, **kwargs: Any) -> KVCacheBlocks | None:
         """As upstream; before it fails, requests that do not run give up their KV."""
         if not self._branches:
-            return super().allocate_slots(request, *args, **kwargs)
+            return super().allocate_slots(request, num_new_tokens, *args, **kwargs)
         if self.injection.must_wait(request, self._scheduler._inflight_prefills):
             return None
+        if request.request_id in self.injection.glue:
+            # Its blocks are its owner's, and has none for drafts.
+            num_new_tokens = min(num_new_tokens, request.num_tokens - request.num_computed_tokens)
+            kwargs["num_lookahead_tokens"] = 0
+        args = (num_new_tokens, *args)
         blocks = super().allocate_slots(request, *args, **kwargs)
         if blocks is None and waits_for_state(self, kwargs.get("new_computed_blocks")):
             return None

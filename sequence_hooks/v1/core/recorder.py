@@ -57,6 +57,7 @@ class SchedulerRecorder(RunRecorder):
         self,
         start: float,
         scheduled: Mapping[str, int],
+        drafts: Mapping[str, Sequence[int]],
         requests: Mapping[str, Request],
         held: Mapping[str, Sequence[int]],
         num_blocked: int,
@@ -66,14 +67,16 @@ class SchedulerRecorder(RunRecorder):
 
         Args:
             scheduled: The number of tokens of each request that is scheduled.
+            drafts: Those among them that are drafted.
             held: The ids of the blocks that each holder has.
         """
         prefill, decode = [], []
         for name, num_tokens in scheduled.items():
             # Upstream counts what is scheduled as computed already.
             start_of_chunk = requests[name].num_computed_tokens - num_tokens
-            if num_tokens > 1 or start_of_chunk < requests[name].num_prompt_tokens:
-                prefill.append((name, num_tokens))
+            num_known = num_tokens - len(drafts.get(name, ()))
+            if num_known > 1 or start_of_chunk < requests[name].num_prompt_tokens:
+                prefill.append((name, num_known))
             else:
                 decode.append(name)
         self._step(

@@ -24,6 +24,7 @@ from sequence_hooks.tree import rules
 from sequence_hooks.tree.driver import ForkJoinDriver, Sampled
 from sequence_hooks.tree.injection_plan import Source
 from sequence_hooks.tree.log import HookLog, OncePerRequest
+from sequence_hooks.v1.core import runs
 from sequence_hooks.v1.core.children import ChildRequests
 from sequence_hooks.v1.core.event_log import EventLog
 from sequence_hooks.v1.core.integrity import check_blocks, check_queues, check_shares, held_blocks
@@ -47,7 +48,7 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreEventType, EngineCoreOutputs
 from vllm.v1.metrics.stats import SchedulerStats
-from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 # Below upstream's logger, which has the handlers.
@@ -127,7 +128,7 @@ class HookScheduler(ReleaseScheduler):
             scheduled = super().schedule(*args, **kwargs)
         self._pending_step.note_step(scheduled.total_num_scheduled_tokens)
         if self._recorder.is_recording:
-            self._record_step(start, self._injection.by_owner(scheduled))
+            self._record_step(start, self._injection.by_owner(scheduled), scheduled.scheduled_spec_decode_tokens)
         step = self._injection.step if self.branches else None
         return scheduled if step is None else HookSchedulerOutput.of(scheduled, step)
 
@@ -139,6 +140,7 @@ class HookScheduler(ReleaseScheduler):
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         if self.branches:
+            runs.remove_padding(scheduler_output, self._injection.glue)
             self.kv.send(scheduler_output, self.requests)
         super()._update_after_schedule(scheduler_output)
         if self.branches:
@@ -153,15 +155,20 @@ class HookScheduler(ReleaseScheduler):
         self.driver.join_ready()
         if self._recorder.is_recording and not self.has_unfinished_requests():
             # No other step may follow until a caller or a request comes.
-            self._record_step(self._recorder.now(), {})
+            self._record_step(self._recorder.now(), {}, {})
         self._events.write(outputs, self._stats.changed(len(self.running)) if self.log_stats else None)
         return outputs
 
     def _update_request_with_output(
         self, request: Request, new_token_ids: list[int], is_stale: bool = False
     ) -> tuple[list[int], bool]:
-        """As upstream, and what the hook of a sampled token asks for."""
-        token_id, branch, decision = new_token_ids[-1], self.branches.get(request.request_id), None
+        """As upstream, and what the hooks of sampled tokens ask for."""
+        *earlier, token_id = new_token_ids
+        branch, decision = self.branches.get(request.request_id), None
+        if earlier and (branch is not None or self._may_meet_a_hook(request, new_token_ids)):
+            taken, has_stopped = runs.take(request, new_token_ids, is_stale, self._update_request_with_output)
+            self._stats.num_taken_back += len(new_token_ids) - len(taken)
+            return taken, has_stopped
         is_last = branch is None and request.num_output_tokens + 1 >= request.max_tokens
         if is_last or token_id in self.driver.triggers.candidates:
             num_prompt = request.num_prompt_tokens if branch is None else branch.sequence.num_prompt_tokens
@@ -181,6 +188,15 @@ class HookScheduler(ReleaseScheduler):
             self.driver.end(branch, stop_tokens)
             return new_token_ids, True
         return new_token_ids, decision is not None and self.driver.apply(branch, decision)
+
+    def _may_meet_a_hook(self, request: Request, new_token_ids: Sequence[int]) -> bool:
+        """Whether one of several tokens of a request without a tree has a hook, or may be the last one."""
+        may_be_last = request.num_output_tokens + len(new_token_ids) >= request.max_tokens
+        return may_be_last or not self.driver.triggers.candidates.isdisjoint(new_token_ids)
+
+    def update_draft_token_ids(self, draft_token_ids: DraftTokenIds) -> None:
+        """As upstream, without the drafts of requests that were set aside or preempted meanwhile."""
+        super().update_draft_token_ids(runs.drafts_of_running(draft_token_ids, self.requests))
 
     def _begin_tree(self, request: Request) -> V1Branch:
         branch = self.branches[request.request_id] = self.driver.add_root(self._children.sequence_of(request))
@@ -353,10 +369,10 @@ class HookScheduler(ReleaseScheduler):
             # If it resumes in this very step, the worker has to be sent its tokens again.
             self.prev_step_scheduled_req_ids.discard(victim.request_id)
 
-    def _record_step(self, start: float, scheduled: Mapping[str, int]) -> None:
+    def _record_step(self, start: float, scheduled: Mapping[str, int], drafts: Mapping[str, Sequence[int]]) -> None:
         held, glue = held_blocks(self.kv), self._injection.glue
         _, num_waiting = self.get_request_counts()
-        self._recorder.step(start, scheduled, self.requests, held, len(self.blocked), num_waiting - len(glue))
+        self._recorder.step(start, scheduled, drafts, self.requests, held, len(self.blocked), num_waiting - len(glue))
 
     def check_integrity(self) -> None:
         """Raise an `IntegrityError` that lists all the counts, unless trees, queues and blocks add up."""

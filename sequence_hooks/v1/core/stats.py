@@ -43,20 +43,25 @@ class CoreStats:
         self._counted = float("-inf")
         self._counted_for: tuple[frozenset[str], int] = frozenset(), 0
         self._latest = CoreHookStats(0, 0.0, 0)
-        """The latest statistics, with all evictions so far."""
+        """The latest statistics, with all evictions so far, and all tokens that were taken back."""
+
+        self.num_taken_back = 0
+        """Tokens of runs that were sampled, and not appended."""
 
     def changed(self, num_running: int) -> CoreHookStats | None:
-        """The statistics, with the evictions since the last ones; None if nothing has changed.
+        """The statistics, with what has happened since the last ones; None if nothing has changed.
 
         Args:
             num_running: How many requests run. If none does, no newer statistics may follow until a caller acts.
         """
         num_discarded = self._evictor.evictions["discard"]
         held = self._share(num_discarded, num_running)
-        before, self._latest = self._latest, CoreHookStats(len(self._blocked), held, num_discarded)
-        if before == self._latest:
+        latest = CoreHookStats(len(self._blocked), held, num_discarded, self.num_taken_back)
+        before, self._latest = self._latest, latest
+        if before == latest:
             return None
-        return CoreHookStats(len(self._blocked), held, num_discarded - before.num_discarded)
+        since = num_discarded - before.num_discarded, self.num_taken_back - before.num_taken_back
+        return CoreHookStats(len(self._blocked), held, *since)
 
     def _share(self, num_discarded: int, num_running: int) -> float:
         """The share of the KV cache that BLOCKED sequences hold; a shared block counts once."""

@@ -54,6 +54,7 @@ class HookStatLogger(AggregateStatLoggerBase):
             metrics.blocked.set(latest.num_blocked)
             metrics.held.set(latest.held)
             metrics.add_evictions("discard", latest.num_discarded)
+            metrics.taken_back.inc(latest.num_taken_back)
 
     def log(self) -> None:
         """Log how many sequences are BLOCKED, if any is and if that has changed: they may wait for callers for long."""
