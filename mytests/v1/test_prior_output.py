@@ -2,7 +2,7 @@
 """What a sequence sampled before its join counts for penalties and bad words, in both of upstream's model runners."""
 
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +20,7 @@ from sequence_hooks.v1.prior_output import has_penalties, prior_output_of, with_
 from sequence_hooks.v1.settings import engine_args
 from sequence_hooks.v1.worker import cpu_seeds, injector
 from sequence_hooks.v1.worker.attach import attach
-from sequence_hooks.v1.worker.prior_output_batch_runner import PriorOutputTokens
+from sequence_hooks.v1.worker.prior_output_batch_runner import PriorOutputTokens, attach_to_rejection_sampler
 from sequence_hooks.v1.worker.prior_output_slot_runner import PriorOutputCounts
 from vllm.sampling_params import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors
@@ -53,6 +53,13 @@ def upstreams(logits: torch.Tensor, params: SamplingParams, prompt: list[int], o
     repetition = torch.tensor([params.repetition_penalty])
     padded = torch.tensor([prompt or [VOCABULARY]])
     return apply_all_penalties(logits, padded, presence, frequency, repetition, [output])
+
+
+@dataclass
+class DraftedAfter:
+    """What upstream's sampler knows of the drafts of each request."""
+
+    spec_token_ids: list[list[int]]
 
 
 penalties = st.tuples(st.sampled_from([1.0, 0.5, 1.7]), st.sampled_from([0.0, 1.5, -1.0]), st.sampled_from([0.0, 0.5]))
@@ -96,9 +103,64 @@ def test_a_join_changes_no_penalty_and_no_bad_word(
         output.append(token_id)
 
 
-@given(words, some_tokens, tokens)
+@given(penalties, words, tokens, some_tokens, tokens, some_tokens, st.integers(0, 3))
+def test_nor_does_it_where_tokens_are_drafted(
+    penalties: tuple[float, float, float],
+    bad_words: list[list[int]],
+    prompt: list[int],
+    earlier: list[int],
+    output: list[int],
+    drafts: list[int],
+    num_replaced: int,
+) -> None:
+    """Each row that upstream samples from follows more drafts, beside a request that has none."""
+    params = parameters(penalties, bad_words, earlier, num_replaced)
+    context = [*prompt, *earlier[: max(0, len(earlier) - num_replaced)]]
+    processor, seen = PriorOutputTokens(CPU), {}
+    processor.update_state(BatchUpdate(2, [], [(1, params, context, output)], []))
+    values = torch.linspace(-3, 3, VOCABULARY)
+    bonus, rows = values.repeat(2, 1), values.repeat(len(drafts), 1)
+
+    class Upstreams:
+        """Has all rows processed, as upstream's sampler of drafts does."""
+
+        def forward(self, metadata: Any, draft_probs: Any, logits: Any, sampling_metadata: Any) -> Any:
+            seen["after all"] = processor.apply(bonus)[1]
+            seen["before each"] = self.apply_logits_processors(rows, sampling_metadata, metadata)
+
+        def apply_logits_processors(self, logits: Any, sampling_metadata: Any, metadata: Any) -> Any:
+            return logits
+
+    sampler = Upstreams()
+    attach_to_rejection_sampler(sampler, processor)
+    sampler.forward(SimpleNamespace(num_draft_tokens=[0, len(drafts)]), None, rows, DraftedAfter([[], drafts]))
+    for number, row in enumerate([*seen["before each"], seen["after all"]]):
+        since, logits, expected = [*output, *drafts[:number]], row[None].clone(), values[None].clone()
+        apply_bad_words(logits, {0: bad_words}, [since])
+        logits = upstreams(logits, params, context, since)
+        apply_bad_words(expected, {0: bad_words}, [[*earlier, *since]])
+        expected = upstreams(expected, params, prompt, [*earlier, *since])
+        assert torch.allclose(logits, expected, atol=1e-4)
+    assert torch.equal(bonus[0], values)
+
+
+def rows_of(requests: Any, *drafts: tuple[int, list[int]]) -> Any:
+    """A step of requests, each with its slot and its drafts: one row follows its last token, and one each draft."""
+    slots = [slot for slot, drafted in drafts for _ in range(1 + len(drafted))]
+    firsts = [requests.all_token_ids.gpu[slot, requests.total_len.gpu[slot] - 1].item() for slot, _ in drafts]
+    return SimpleNamespace(
+        idx_mapping_np=np.array([slot for slot, _ in drafts]),
+        expanded_idx_mapping=torch.tensor(slots),
+        expanded_local_pos=torch.tensor([place for _, drafted in drafts for place in range(1 + len(drafted))]),
+        input_ids=torch.tensor(
+            [each for first, (_, drafted) in zip(firsts, drafts, strict=True) for each in (first, *drafted)]
+        ),
+    )
+
+
+@given(words, some_tokens, tokens, tokens)
 def test_the_second_runner_counts_and_forbids_the_same(
-    bad_words: list[list[int]], earlier: list[int], later: list[int]
+    bad_words: list[list[int]], earlier: list[int], later: list[int], drafts: list[int]
 ) -> None:
     """Its slots are used anew, so that nothing of a sequence is left for the next one in its slot."""
     slot, prompt = 1, [3, 4]
@@ -118,15 +180,17 @@ def test_the_second_runner_counts_and_forbids_the_same(
     processor.apply_staged_writes()
     processor.apply_staged_writes()
     assert counts[slot].tolist() == [earlier.count(each) + (each in later) for each in range(VOCABULARY)]
-    # Another one's slot is in the first row.
-    batch = SimpleNamespace(idx_mapping_np=np.array([0, slot]))
-    logits, expected = torch.zeros(2, VOCABULARY), torch.zeros(2, VOCABULARY)
-    apply_bad_words(logits, {1: bad_words}, [[], later])
-    apply_bad_words(expected, {1: bad_words}, [[], [*earlier, *later]])
+    # Another one's slot is in the first two rows.
+    batch, num_rows = rows_of(requests, (0, [0]), (slot, drafts)), 3 + len(drafts)
+    logits, expected = torch.zeros(num_rows, VOCABULARY), torch.zeros(num_rows, VOCABULARY)
+    for row in range(2, num_rows):
+        since = [*later, *drafts[: row - 2]]
+        apply_bad_words(logits, {row: bad_words}, [[]] * row + [since])
+        apply_bad_words(expected, {row: bad_words}, [[]] * row + [[*earlier, *since]])
     assert torch.equal(processor.apply(logits, batch), expected)
     assert not processor.add_request(slot, SamplingParams(presence_penalty=1.0))
     processor.apply_staged_writes()
-    assert torch.equal(processor.apply(torch.zeros(2, VOCABULARY), batch), torch.zeros(2, VOCABULARY))
+    assert not processor.apply(torch.zeros(num_rows, VOCABULARY), batch).any()
     assert counts[slot].sum() == len(earlier) + len({*later})
 
 
@@ -144,9 +208,10 @@ def test_the_second_runner_forbids_a_long_word_wherever_its_join_is(num_begun: i
     """What was sampled since fills all that the runner has room for."""
     word, prompt = [1, 2, 3, 4], [5]
     sampled = word[num_begun:-1]
-    processor = PriorOutputCounts(requests_of(prompt, sampled), torch.zeros(1, VOCABULARY))
+    requests = requests_of(prompt, sampled)
+    processor = PriorOutputCounts(requests, torch.zeros(1, VOCABULARY))
     processor.add_request(0, parameters((1.0, 0.0, 0.0), [word], word[:num_begun]))
-    logits = processor.apply(torch.zeros(1, VOCABULARY), SimpleNamespace(idx_mapping_np=np.array([0])))
+    logits = processor.apply(torch.zeros(1, VOCABULARY), rows_of(requests, (0, [])))
     assert (logits[0] == float("-inf")).nonzero().tolist() == [[4]]
 
 
@@ -195,7 +260,7 @@ class Sampler:
     def __init__(self, output_counts: torch.Tensor) -> None:
         self.penalties_state = SimpleNamespace(output_bin_counts=output_counts)
         self.needs_logits_processing = np.zeros(1, dtype=bool)
-        self.bad_words_state = SimpleNamespace(apply_bad_words=lambda logits, rows, slots: None)
+        self.bad_words_state = SimpleNamespace(apply_bad_words=lambda logits, rows, slots, input_ids, places: None)
         if RELEASE >= (0, 31):
             self.logits_processors: list[Any] = []
 
@@ -207,11 +272,12 @@ class Sampler:
         for each in getattr(self, "logits_processors", ()):
             each.apply_staged_writes()
 
-    def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """Process the logits of the only slot."""
-        self.bad_words_state.apply_bad_words(logits, torch.tensor([0]), np.array([0]))
+    def apply(self, logits: torch.Tensor, batch: Any) -> torch.Tensor:
+        """Process the ``logits`` of a step."""
+        layout = batch.expanded_idx_mapping, batch.idx_mapping_np, batch.input_ids, batch.expanded_local_pos
+        self.bad_words_state.apply_bad_words(logits, *layout)
         for each in getattr(self, "logits_processors", ()):
-            logits = each.apply(logits, SimpleNamespace(idx_mapping_np=np.array([0])))
+            logits = each.apply(logits, batch)
         return logits
 
 
@@ -236,13 +302,16 @@ class TestAttach:
         """It adds to upstream's counts, and forbids the end of a bad word that a join has parted."""
         counts = torch.zeros(1, VOCABULARY)
         sampler = Sampler(counts)
-        made = runner_with(sampler=sampler, req_states=requests_of([1, 3], []))
+        requests = requests_of([1, 3], [])
+        made = runner_with(sampler=sampler, req_states=requests)
         attach(made)
         sampler.add_request(0, 2, parameters((1.0, 1.5, 0.0), [[3, 5]], [3]))
         sampler.apply_staged_writes()
         assert sampler.needs_logits_processing.all()
         assert counts.nonzero().tolist() == [[0, 3]]
-        assert sampler.apply(torch.zeros(1, VOCABULARY)).isinf().nonzero().tolist() == [[0, 5]]
+        assert sampler.apply(torch.zeros(1, VOCABULARY), rows_of(requests, (0, []))).isinf().nonzero().tolist() == [
+            [0, 5]
+        ]
 
     @pytest.mark.parametrize(("merge", "injects"), [("concatenate", False), ("kv_inject", True)])
     def test_what_injects(self, merge: Any, injects: bool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,8 +64,10 @@ def add_logits_processor(sampler: Any, processor: Any, after: Extend) -> None:
         # Upstream processes the logits of those requests alone that are marked.
         sampler.needs_logits_processing[slot] |= processor.add_request(slot, params)
 
-    def apply(logits: Any, rows: Any, slots: Any, *others: Any) -> None:
-        processor.apply(logits, SimpleNamespace(idx_mapping_np=slots))
+    def apply(logits: Any, slots: Any, slots_on_host: Any, input_ids: Any, places: Any) -> None:
+        context = SimpleNamespace(expanded_idx_mapping=slots, idx_mapping_np=slots_on_host)
+        context.input_ids, context.expanded_local_pos = input_ids, places
+        processor.apply(logits, context)
 
     after(sampler, "add_request", add_request)
     after(sampler, "apply_staged_writes", processor.apply_staged_writes)

@@ -7,7 +7,7 @@ from sequence_hooks.v1.releases.installed import add_logits_processor
 from sequence_hooks.v1.settings import special_kwargs_of
 from sequence_hooks.v1.worker import block_copies, cpu_seeds, injector, seeds, states
 from sequence_hooks.v1.worker.extending import after
-from sequence_hooks.v1.worker.prior_output_batch_runner import PriorOutputTokens
+from sequence_hooks.v1.worker.prior_output_batch_runner import PriorOutputTokens, attach_to_rejection_sampler
 from sequence_hooks.v1.worker.prior_output_slot_runner import PriorOutputCounts
 
 
@@ -27,7 +27,11 @@ def attach(model_runner: Any) -> None:
         states.attach(model_runner)
         if model_runner.device.type == "cpu":
             cpu_seeds.attach(model_runner)
-        batch.logitsprocs.non_argmax_invariant.append(PriorOutputTokens(model_runner.device))
+        processor = PriorOutputTokens(model_runner.device)
+        batch.logitsprocs.non_argmax_invariant.append(processor)
+        rejection_sampler = getattr(model_runner, "rejection_sampler", None)
+        if rejection_sampler is not None:
+            attach_to_rejection_sampler(rejection_sampler, processor)
     elif model_runner.sampler is not None:
         # Other ranks of a pipeline have no sampler.
         sampler = model_runner.sampler

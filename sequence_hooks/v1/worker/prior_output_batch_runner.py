@@ -2,7 +2,8 @@
 """Upstream's first model runner: joined sequences are penalised for what they sampled before the join."""
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -41,34 +42,45 @@ class Row:
         self._is_replaced = torch.tensor([each not in in_prompt for each in counts], dtype=torch.bool, device=device)
         self._num_seen = 0
 
-    def apply(self, logits: torch.Tensor) -> None:
-        """Change the logits of its next token, of shape [vocabulary], in place."""
+    def apply(self, logits: torch.Tensor, drafts: Sequence[int] = ()) -> None:
+        """Change the logits of its next token, or of the one after ``drafts``, of shape [vocabulary], in place."""
         if self._place:
-            self._penalise(logits)
+            self._penalise(logits, drafts)
         for missing, last in self._words:
-            if self._outputs == missing:
+            if [*self._outputs, *drafts] == missing:
                 logits[last] = float("-inf")
 
-    def _penalise(self, logits: torch.Tensor) -> None:
+    def _penalise(self, logits: torch.Tensor, drafts: Sequence[int]) -> None:
         """Upstream scales for repetition afterwards, but for what is neither in the context nor was sampled since the
         join, and then subtracts for what was sampled since.
         """
-        for token_id in self._outputs[self._num_seen :]:
-            place = self._place.get(token_id)
-            if place is not None:
-                self._is_only_earlier[place] = 0
-                self._is_replaced[place] = False
+        for place in self._places(self._outputs[self._num_seen :]):
+            self._is_only_earlier[place] = 0
+            self._is_replaced[place] = False
         self._num_seen = len(self._outputs)
+        is_only_earlier, is_replaced = self._is_only_earlier, self._is_replaced
+        if drafts:
+            is_only_earlier, is_replaced = is_only_earlier.clone(), is_replaced.clone()
+            for place in self._places(drafts):
+                is_only_earlier[place] = 0
+                is_replaced[place] = False
         params = self._params
         scaled = _scale(logits[self._ids], params.repetition_penalty)
-        scaled -= params.frequency_penalty * self._counts + params.presence_penalty * self._is_only_earlier
-        logits[self._ids] = torch.where(self._is_replaced, scaled, _scale(scaled, 1 / params.repetition_penalty))
+        scaled -= params.frequency_penalty * self._counts + params.presence_penalty * is_only_earlier
+        logits[self._ids] = torch.where(is_replaced, scaled, _scale(scaled, 1 / params.repetition_penalty))
+
+    def _places(self, token_ids: Iterable[int]) -> Iterator[int]:
+        return (self._place[each] for each in token_ids if each in self._place)
 
 
 class PriorOutputTokens(LogitsProcessor):
     """The last of the processors before upstream's penalties. A batch without joined sequences costs nothing."""
 
     def __init__(self, device: torch.device) -> None:
+        self.drafts: Sequence[Sequence[int]] | None = None
+        """Of each request of a step, where tokens are drafted: upstream's sampler gives the rows that follow them all,
+        and `apply_to_drafts` is for the others."""
+
         self._device = device
         self._rows: dict[int, Row] = {}
 
@@ -83,11 +95,41 @@ class PriorOutputTokens(LogitsProcessor):
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         """Change ``logits``, of shape [rows, vocabulary], in place."""
         for index, row in self._rows.items():
-            row.apply(logits[index])
+            row.apply(logits[index], self.drafts[index] if self.drafts is not None else ())
         return logits
+
+    def apply_to_drafts(self, logits: torch.Tensor, num_drafts: Sequence[int]) -> None:
+        """Change ``logits``, of shape [drafts of all requests, vocabulary], in place; each row is before its draft."""
+        if self.drafts is None:
+            return
+        starts = list(accumulate(num_drafts, initial=0))
+        for index, row in self._rows.items():
+            for number in range(num_drafts[index]):
+                row.apply(logits[starts[index] + number], self.drafts[index][:number])
 
     def _row(self, params: SamplingParams, prompt_token_ids: Any, output_token_ids: list[int]) -> Row | None:
         return Row(params, prompt_token_ids, output_token_ids, self._device) if prior_output_of(params) else None
+
+
+def attach_to_rejection_sampler(sampler: Any, processor: PriorOutputTokens) -> None:
+    """Let upstream's sampler of drafted tokens apply ``processor`` to all of its rows. It processes those before the
+    drafts without it, beginning with penalties.
+    """
+    upstream_forward, upstream_processors = sampler.forward, sampler.apply_logits_processors
+
+    def forward(metadata: Any, draft_probs: Any, logits: Any, sampling_metadata: Any) -> Any:
+        processor.drafts = sampling_metadata.spec_token_ids
+        try:
+            return upstream_forward(metadata, draft_probs, logits, sampling_metadata)
+        finally:
+            processor.drafts = None
+
+    def apply_logits_processors(logits: torch.Tensor, sampling_metadata: Any, metadata: Any) -> torch.Tensor:
+        processor.apply_to_drafts(logits, metadata.num_draft_tokens)
+        processed: torch.Tensor = upstream_processors(logits, sampling_metadata, metadata)
+        return processed
+
+    sampler.forward, sampler.apply_logits_processors = forward, apply_logits_processors
 
 
 def _scale(logits: torch.Tensor, penalty: float) -> torch.Tensor:

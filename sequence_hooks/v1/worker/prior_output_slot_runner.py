@@ -50,18 +50,24 @@ class PriorOutputCounts:
 
     def apply(self, logits: torch.Tensor, context: Any) -> torch.Tensor:
         """Forbid the ends of bad words in ``logits``, of shape [rows, vocabulary], in place."""
-        rows = enumerate(context.idx_mapping_np.tolist()) if self._words else ()
-        for row, slot in rows:
+        for slot in context.idx_mapping_np.tolist() if self._words else ():
             for missing, last in self._words.get(slot, ()):
-                is_next = self._is_sampled(slot, missing)
-                logits[row, last] = torch.where(is_next, float("-inf"), logits[row, last])
+                is_next = (context.expanded_idx_mapping == slot) & self._is_sampled(slot, missing, context)
+                logits[:, last] = torch.where(is_next, float("-inf"), logits[:, last])
         return logits
 
-    def _is_sampled(self, slot: int, missing: torch.Tensor) -> torch.Tensor:
-        """Whether just ``missing`` was sampled since the join; on the device, so that nobody waits for it."""
-        start = self._requests.prompt_len.gpu[slot]
-        places = start + torch.arange(len(missing), device=missing.device)
-        is_as_long = self._requests.total_len.gpu[slot] - start == len(missing)
-        token_ids = self._requests.all_token_ids.gpu[slot]
-        is_next: torch.Tensor = is_as_long & (token_ids[places.clamp(max=len(token_ids) - 1)] == missing).all()
+    def _is_sampled(self, slot: int, missing: torch.Tensor, context: Any) -> torch.Tensor:
+        """Of each row, if it is one of ``slot``, whether just ``missing`` was sampled since the join, or is drafted; on
+        the device, so that nobody waits for it.
+        """
+        start, places = self._requests.prompt_len.gpu[slot], torch.arange(len(missing), device=missing.device)
+        num_sampled = self._requests.total_len.gpu[slot] - start
+        token_ids, drafts = self._requests.all_token_ids.gpu[slot], context.input_ids
+        sampled = token_ids[(start + places).clamp(max=len(token_ids) - 1)]
+        # A request's first row has its last token as input, and each further one a draft.
+        rows = torch.arange(len(drafts), device=drafts.device)[:, None]
+        places_of_drafts = rows - context.expanded_local_pos[:, None] + places - num_sampled + 1
+        drafted = drafts[places_of_drafts.clamp(0, len(drafts) - 1)]
+        is_same = torch.where(places < num_sampled, sampled, drafted) == missing
+        is_next: torch.Tensor = is_same.all(dim=1) & (num_sampled + context.expanded_local_pos == len(missing))
         return is_next
