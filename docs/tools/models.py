@@ -21,6 +21,7 @@ from sequence_hooks.config.refusals import (
     ONE_BY_ONE,
     layers_not_injected,
     not_causal,
+    not_injected,
     not_shared,
     refused,
 )
@@ -62,9 +63,9 @@ _ALIGNED = "work; up to 0.31 a model may need `mamba_cache_mode='align'`"
 CLASSES = (
     Class(
         "Draft models",
-        "drafts are refused, and are not served by themselves: " + refused("speculative_config='set'", "leave it out"),
-        "",
-        _REFUSES,
+        "draft for a model without states (tried: an ordinary draft model, no EAGLE or MTP); not served by themselves",
+        f"{REFUSED}: " + not_injected("speculative_config.method='eagle', which has KV of its own", "use 'ngram'"),
+        "`mytests/v1/test_speculation.py`, which drafts by n-grams and with the model itself",
     ),
     Class("Pooling", f"{REFUSED}: " + refused("runner='pooling'", GENERATES), "", _REFUSES),
     Class(

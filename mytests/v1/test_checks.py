@@ -4,6 +4,7 @@
 import dataclasses
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,6 +55,7 @@ def test_an_operator_is_told_what_the_hooks_are(
 INJECT = {**HOOKS, "child_merge_strategy": "kv_inject"}
 MANUAL = {**HOOKS, "sync_resume": "manual"}
 RECORDED = {**HOOKS, "record_to": "run.jsonl"}
+NGRAM, EAGLE = SimpleNamespace(method="ngram"), SimpleNamespace(method="eagle")
 
 
 @pytest.mark.parametrize(
@@ -62,7 +64,6 @@ RECORDED = {**HOOKS, "record_to": "run.jsonl"}
         ({"scheduler_config__scheduler_cls": None}, "scheduler_cls=None; set it to"),
         ({"cache_config__enable_prefix_caching": False}, "enable_prefix_caching=False; leave it on"),
         ({"scheduler_config__enable_chunked_prefill": False}, "enable_chunked_prefill=False; leave it on"),
-        ({"speculative_config": object()}, "speculative_config='set'; leave it out"),
         ({"kv_transfer_config": object()}, "kv_transfer_config='set'; leave it out"),
         ({"model_config__runner_type": "pooling"}, "runner='pooling'; use a model that generates"),
         ({"parallel_config__pipeline_parallel_size": 2}, "pipeline_parallel_size=2; leave it at 1"),
@@ -87,6 +88,11 @@ def test_what_cannot_work_is_refused(changes: dict[str, Any], message: str) -> N
     ("fields", "changes", "message"),
     [
         (INJECT, {"cache_config__cache_dtype": "fp8"}, "'kv_inject' does not work with kv_cache_dtype='fp8': keys are"),
+        (
+            INJECT,
+            {"speculative_config": EAGLE},
+            "speculative_config.method='eagle', which has KV of its own; use 'ngram'",
+        ),
         ({"sync_token": "<sync>"}, {"model_config__skip_tokenizer_init": True}, "give its id"),
         (HOOKS, {"model_config__skip_tokenizer_init": True}, r"merge_separator is '\\n'; set it to ''"),
         ({"sync_token": "two tokens"}, {}, "sync_token has 'two tokens', which is"),
@@ -102,6 +108,13 @@ def test_a_field_that_does_not_fit_the_engine_is_refused(
     """Before any process of the engine starts."""
     with pytest.raises(ValueError, match=message):
         prepare(config_with(fields, **changes))
+
+
+def test_a_state_cannot_give_tokens_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker has it after all accepted tokens."""
+    monkeypatch.setattr(ModelConfig, "has_inner_state", True)
+    with pytest.raises(ValueError, match=r"do not work with speculative_config\.method='ngram'; leave it out: a state"):
+        prepare(config_with(HOOKS, speculative_config=NGRAM))
 
 
 def test_kv_is_not_injected_by_another_scheme_of_dimensions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,10 @@ def prepare(config: VllmConfig, usage_context: UsageContext | None = None) -> No
         begin(special_kwargs.record_to, model.model, special_kwargs)
 
 
+DRAFTS_WITHOUT_KV = ("ngram", "suffix")
+"""Methods of speculative decoding that look for drafts among the tokens alone."""
+
+
 def keep_blocks_of_windows(config: VllmConfig) -> None:
     """Let layers with a window keep all their blocks, beside others with full attention: their KV is to be injected."""
     model, scheduler = config.model_config, config.scheduler_config
@@ -83,7 +87,7 @@ def check_child_params(special_kwargs: SpecialKwargs, config: VllmConfig) -> Non
 
 def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
     """Raise a `ValueError` if the engine of ``config`` cannot have hooks."""
-    model, parallel = config.model_config, config.parallel_config
+    model, parallel, drafts = config.model_config, config.parallel_config, config.speculative_config
     faults: list[tuple[bool, str, Any, str]] = [
         (config.scheduler_config.scheduler_cls != SCHEDULER, "scheduler_cls", config.scheduler_config.scheduler_cls,
          f"set it to {SCHEDULER!r}; sequence_hooks.v1.LLM and engine_args do"),
@@ -94,8 +98,8 @@ def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
          "leave it on: a resume may be longer than a step"),
         (config.cache_config.mamba_cache_mode not in ("none", "align"), "mamba_cache_mode",
          config.cache_config.mamba_cache_mode, "set it to 'align': a child goes on from its parent's state"),
-        (config.speculative_config is not None, "speculative_config", "set",
-         "leave it out: a promise may be among the drafts"),
+        (drafts is not None and model.has_inner_state, "speculative_config.method", getattr(drafts, "method", None),
+         "leave it out: a state that has taken in accepted tokens cannot give them back"),
         (config.kv_transfer_config is not None, "kv_transfer_config", "set", "leave it out"),
         (model.runner_type != "generate", "runner", model.runner_type, GENERATES),
         (model.is_encoder_decoder, "model", model.model, NO_ENCODER),
@@ -121,6 +125,10 @@ def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
 def check_injection(config: VllmConfig) -> None:
     """Raise a `ValueError` if children's KV cannot be injected, as far as the configuration tells; workers try it."""
     cache_dtype = config.cache_config.cache_dtype
+    drafts = config.speculative_config
+    if drafts is not None and drafts.method not in DRAFTS_WITHOUT_KV:
+        way_out = f"use {' or '.join(map(repr, DRAFTS_WITHOUT_KV))}, or 'concatenate'"
+        raise ValueError(not_injected(f"speculative_config.method={drafts.method!r}, which has KV of its own", way_out))
     # In 0.28 and 0.29 these dimensions are no M-RoPE yet.
     num_dims = getattr(config.model_config, "uses_xdrope_dim", 0)
     if cache_dtype not in ("auto", "float16", "bfloat16"):

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Speculative decoding: a step has several tokens of a sequence, and its tree is that of as many steps."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mytests.harness.v1.models import check_answers, opened, scheduler_of  # isort: split
+
+from forkjoin_engine import GREEDY, MODEL_FOLDER, hooks_for
+from forkjoin_task import MODES as TASKS
+
+from mytests.harness.handlers import FORK, own
+from mytests.harness.installed import MODES
+from mytests.harness.sure import sure_prompts
+from mytests.harness.surgical import (
+    HOOKS,
+    SYNC_HOOKS,
+    SpecialKwargs,
+    SurgicalEngine,
+    begun,
+    completed,
+    finished,
+    ids,
+    plan,
+    tree,
+)
+from mytests.harness.tiers import full, names
+from vllm.v1.outputs import DraftTokenIds
+
+INJECTING = replace(SYNC_HOOKS, child_merge_strategy="kv_inject")
+
+TREES: dict[str, tuple[SpecialKwargs, tuple[Any, ...]]] = {
+    "each promise blocks": (HOOKS, ("ab!cdefgh!i", "AB", "CDEFG")),
+    "a sync blocks": (SYNC_HOOKS, ("some!text!and.after it", "first result", "second")),
+    "nested": (replace(SYNC_HOOKS, max_child_depth=3), ("a!bc.z", ("AB!CD.E", "inner"))),
+    "by text": (SpecialKwargs(handlers={"(*": own("Pair")}), ("ab(*defgh(*", "first", "second", *"WXYZ")),
+    "by name": (replace(SYNC_HOOKS, handlers={FORK: own("Named")}), ("!!1*bcdef.z", "A" * 12, "VW")),
+    "detached": (replace(SYNC_HOOKS, block_on="never"), ("ab!cdefgh!i", "AB", "CDEFG")),
+    "with the first result": (replace(SYNC_HOOKS, join_when=1), ("!!abc.defg", "A" * 30, "VW")),
+    "children end it": (SYNC_HOOKS, ("ab!cd!", "first result", "second")),
+    "injected": (INJECTING, ("some!text!and.after!it.z", "first result", "second", "third")),
+    "injected side by side": (replace(INJECTING, position_rule="overlap"), ("a!b!c.defgh", "first result", "second")),
+}
+
+
+def told(completion: Any) -> list[Any]:
+    """What a caller learns of a completion and of its children; not when, and not how their KV came about. How far one
+    has come that is cancelled is a matter of time.
+    """
+    children = [
+        [each.spawn_position, each.finish_reason, [] if each.cancelled else [each.text, each.segments, told(each)]]
+        for each in completion.children
+    ]
+    joins = [(join.position, join.num_merged, join.num_cut) for join in completion.joins]
+    return [completion.text, completion.token_ids, joins, completion.segments, children]
+
+
+@pytest.mark.rule(0, 1, 2, 3)
+@pytest.mark.parametrize(("hooks", "texts"), TREES.values(), ids=TREES)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("sizes", [{}, {"num_blocks": 16, "max_num_seqs": 2, "max_model_len": 64}], ids=["", "tight"])
+def test_a_tree_is_the_same(hooks: SpecialKwargs, texts: tuple[Any, ...], mode: str, sizes: Any) -> None:
+    """Spawns, segments and joins included, with logprobs of each token, in fewer steps."""
+    schedule, runner = mode.split("-")
+    outputs, steps = [], []
+    for num_drafts in (0, 3):
+        fields: dict[str, Any] = {"is_async": schedule == "asynchronous", "runner": runner, "num_drafts": num_drafts}
+        engine = SurgicalEngine(hooks, **fields, **sizes)
+        engine.add()
+        steps.append(engine.run(plan(**tree(*texts))))
+        engine.assert_empty()
+        outputs.append(finished(engine))
+    one_by_one, in_runs = outputs
+    assert told(in_runs) == told(one_by_one)
+    assert len(in_runs.logprobs) == len(one_by_one.logprobs)
+    assert steps[1] < steps[0]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_tokens_after_one_that_blocks_are_taken_back(is_async: bool) -> None:
+    """They are counted, and the sequence samples them again after its join."""
+    engine = SurgicalEngine(HOOKS, num_drafts=3, is_async=is_async)
+    output = completed(engine, **tree("a!bcd", "AB"))
+    assert output.text == "aABbcd"
+    assert engine.scheduler._stats.num_taken_back > 0
+
+
+def test_drafts_for_a_sequence_that_is_set_aside_are_dropped() -> None:
+    """They would follow its join."""
+    engine = SurgicalEngine(HOOKS, num_drafts=3, is_async=False)
+    script = plan(r="a!bcd", r_child_0="A" * 9)
+    with begun(engine, script, lambda: engine.statuses().get("r") == "BLOCKED"):
+        engine.scheduler.update_draft_token_ids(DraftTokenIds(["r", "r_child_0", "gone"], [ids("xy"), ids("A"), [1]]))
+        drafts = {name: request.spec_token_ids for name, request in engine.scheduler.requests.items()}
+        assert drafts["r"] == []
+    assert finished(engine).text == "a" + "A" * 9 + "bcd"
+
+
+def test_a_request_that_meets_no_hook_keeps_its_runs() -> None:
+    """It takes as many steps as on an engine without hooks: each has three drafts, two of which are right."""
+    engine = SurgicalEngine(HOOKS, num_drafts=3, is_async=False)
+    engine.add(prompt="abc")
+    assert engine.run(plan(r="x" * 30)) <= 1 + 31 / 2
+    assert engine.scheduler._stats.num_taken_back == 0
+    engine.assert_empty()
+
+
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
+ITSELF = {"method": "draft_model", "model": str(MODEL_FOLDER), "num_speculative_tokens": 3}
+
+
+@pytest.mark.model
+@pytest.mark.floats
+@pytest.mark.every_release
+@pytest.mark.parametrize(
+    "drafts",
+    [
+        # Upstream's scan for kernels of a draft model on CPUs fails in a process that has looked for n-grams, and where
+        # steps overlap it has no n-grams.
+        pytest.param(ITSELF, id="the model itself", marks=pytest.mark.paths),
+        full(NGRAM, id="n-grams"),
+    ],
+)
+@pytest.mark.parametrize("task", names(TASKS, ["sync"]))
+def test_a_model_answers_the_same(drafts: dict[str, Any], task: Any) -> None:
+    """Penalties included, which count what was sampled before a join; and afterwards the engine holds nothing."""
+    params = GREEDY.clone()
+    params.frequency_penalty = 0.3
+    prompts, found = sure_prompts(4, 7, task), []
+    for fields in ({}, {"speculative_config": drafts}):
+        with opened(hooks_for(task), **fields) as engine:
+            check_answers(engine, 4, 7, task)
+            found.append([told(each.outputs[0]) for each in engine.generate(prompts, params, use_tqdm=False)])
+            scheduler_of(engine).check_integrity()
+    assert found[0] == found[1]
