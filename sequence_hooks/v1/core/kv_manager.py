@@ -72,7 +72,7 @@ class TreeKVManager(KVCacheManager):
         if self.injection.must_wait(request, self._scheduler._inflight_prefills):
             return None
         if request.request_id in self.injection.glue:
-            # Its blocks are its owner's, and has none for drafts.
+            # Its blocks are its owner's, and none of them is for drafts.
             num_new_tokens = min(num_new_tokens, request.num_tokens - request.num_computed_tokens)
             kwargs["num_lookahead_tokens"] = 0
         args = (num_new_tokens, *args)
