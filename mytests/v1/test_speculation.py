@@ -39,6 +39,7 @@ TREES: dict[str, tuple[SpecialKwargs, tuple[Any, ...]]] = {
     "by name": (replace(SYNC_HOOKS, handlers={FORK: own("Named")}), ("!!1*bcdef.z", "A" * 12, "VW")),
     "detached": (replace(SYNC_HOOKS, block_on="never"), ("ab!cdefgh!i", "AB", "CDEFG")),
     "with the first result": (replace(SYNC_HOOKS, join_when=1), ("!!abc.defg", "A" * 30, "VW")),
+    "a budget and no tree": (replace(SYNC_HOOKS, max_tree_tokens=6), ("abcdefghijkl",)),
     "children end it": (SYNC_HOOKS, ("ab!cd!", "first result", "second")),
     "injected": (INJECTING, ("some!text!and.after!it.z", "first result", "second", "third")),
     "injected side by side": (replace(INJECTING, position_rule="overlap"), ("a!b!c.defgh", "first result", "second")),
@@ -74,6 +75,7 @@ def test_a_tree_is_the_same(hooks: SpecialKwargs, texts: tuple[Any, ...], mode: 
         outputs.append(finished(engine))
     one_by_one, in_runs = outputs
     assert told(in_runs) == told(one_by_one)
+    assert in_runs.limits_met == one_by_one.limits_met
     assert len(in_runs.logprobs) == len(one_by_one.logprobs)
     assert steps[1] < steps[0]
 
