@@ -65,7 +65,7 @@ CLASSES = (
         "Draft models",
         "draft for a model without states (tried: an ordinary draft model, no EAGLE or MTP); not served by themselves",
         f"{REFUSED}: " + not_injected("speculative_config.method='eagle', which has KV of its own", "use 'ngram'"),
-        "`mytests/v1/test_speculation.py`, which drafts by n-grams and with the model itself",
+        "`mytests/v1/test_speculation.py`, where a model drafts for itself",
     ),
     Class("Pooling", f"{REFUSED}: " + refused("runner='pooling'", GENERATES), "", _REFUSES),
     Class(
