@@ -12,7 +12,7 @@ from mytests.fuzz.handlers import REPLACING
 from mytests.fuzz.walks import MAX_QUEUED, Draw, Walks, walk
 from mytests.harness.surgical import CHILD, SurgicalEngine
 from mytests.harness.tiers import sizes
-from mytests.harness.v1.layers import HAS_CHECKPOINTS
+from mytests.harness.v1.layers import HAS_CHECKPOINTS, is_state
 from mytests.harness.v1.releases import IS_REFERENCE
 from sequence_hooks import SpecialKwargs
 
@@ -36,9 +36,6 @@ class V1Walks(Walks):
     layers: ClassVar[tuple[tuple[str, ...], ...]] = (("full",),)
     """Of each, one of each group that has block tables of its own."""
 
-    num_drafts: ClassVar[tuple[int, ...]] = (0, 3, 1)
-    """How many tokens are drafted in a step."""
-
     engine: SurgicalEngine
 
     def make_engine(self, hooks: dict[str, Any], draw: Draw) -> SurgicalEngine:
@@ -57,7 +54,8 @@ class V1Walks(Walks):
             is_async=is_async,
             runner=runner,
             layers=layers,
-            num_drafts=draw(*self.num_drafts),
+            # With states there is no speculation.
+            num_drafts=0 if any(map(is_state, layers)) else draw(0, 3, 1),
         )
 
     @precondition(lambda self: len(self.queued()) < MAX_QUEUED)
@@ -111,7 +109,6 @@ class LayersWalks(V1Walks):
     handlers = (REPLACING,)
     budgets = (None, None, 50)
     prefixes = ((), (CHILD,), (CHILD,) * 5)
-    num_drafts = (0,)
     layers = (
         *(("full", "window"), ("window",), ("full", "chunk")),
         *(("full", "state"), ("state",), ("full", "window", "state"), ("state", "full"), ("state", "state", "full")),

@@ -9,8 +9,8 @@ from vllm.v1.outputs import DraftTokenIds
 Choose = Callable[[str, list[int]], int]
 """The token that a request samples after its context."""
 
-WRONG = 1
-"""A draft that is never sampled, as are upstream's placeholders in the rows of a request that has no drafts."""
+WRONG = 0
+"""A draft that no sequence samples, as are upstream's placeholders in the rows of a request that has no drafts."""
 
 
 @dataclass
