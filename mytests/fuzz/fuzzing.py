@@ -44,7 +44,7 @@ SECONDS = 1_800
 
 HISTORIES_PER_ROUND = 20
 MORE_TIME = 4
-"""Times the seconds asked for, at most, that a slow machine gets to see enough."""
+"""A machine that has seen too little in its time gets at most this many times as much again."""
 """Few, because those of one round resemble each other: most are variations of earlier ones."""
 
 

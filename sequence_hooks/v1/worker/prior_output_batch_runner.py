@@ -78,8 +78,8 @@ class PriorOutputTokens(LogitsProcessor):
 
     def __init__(self, device: torch.device) -> None:
         self.drafts: Sequence[Sequence[int]] | None = None
-        """Of each request of a step, where tokens are drafted: upstream's sampler gives the rows that follow them all,
-        and `apply_to_drafts` is for the others."""
+        """The drafts of each request while upstream's sampler of drafts runs; None otherwise. `apply` then gets the row
+        after a request's last draft, and `apply_to_drafts` all the others."""
 
         self._device = device
         self._rows: dict[int, Row] = {}
@@ -112,8 +112,8 @@ class PriorOutputTokens(LogitsProcessor):
 
 
 def attach_to_rejection_sampler(sampler: Any, processor: PriorOutputTokens) -> None:
-    """Let upstream's sampler of drafted tokens apply ``processor`` to all of its rows. It processes those before the
-    drafts without it, beginning with penalties.
+    """Let upstream's sampler of drafts apply ``processor`` to all of its rows. By itself it does so only for the row
+    after a request's last draft; the others have to be changed before it applies their penalties.
     """
     upstream_forward, upstream_processors = sampler.forward, sampler.apply_logits_processors
 

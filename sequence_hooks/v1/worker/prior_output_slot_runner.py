@@ -57,8 +57,8 @@ class PriorOutputCounts:
         return logits
 
     def _is_sampled(self, slot: int, missing: torch.Tensor, context: Any) -> torch.Tensor:
-        """Of each row, if it is one of ``slot``, whether just ``missing`` was sampled since the join, or is drafted; on
-        the device, so that nobody waits for it.
+        """For each row of ``slot``, whether exactly ``missing`` follows the join, drafts included; for other rows it
+        means nothing. It stays on the device, so that nobody waits for it.
         """
         start, places = self._requests.prompt_len.gpu[slot], torch.arange(len(missing), device=missing.device)
         num_sampled = self._requests.total_len.gpu[slot] - start
