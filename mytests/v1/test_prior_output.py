@@ -292,8 +292,9 @@ class TestAttach:
         made = runner_with(device=torch.device(device))
         made.input_batch = SimpleNamespace(logitsprocs=LogitsProcessors())
         made._update_streaming_request = upstreams_own = lambda request_id, new: None
+        made.rejection_sampler = SimpleNamespace(forward=upstreams_own, apply_logits_processors=upstreams_own)
         attach(made)
-        assert made._update_streaming_request is not upstreams_own
+        assert upstreams_own not in (made._update_streaming_request, *vars(made.rejection_sampler).values())
         (ours,) = made.input_batch.logitsprocs.non_argmax_invariant
         assert isinstance(ours, PriorOutputTokens) and not ours.is_argmax_invariant()
         assert extended == [made] * rewinds
