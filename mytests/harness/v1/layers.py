@@ -105,8 +105,9 @@ class PretendedStates:
         from vllm.model_executor.layers.mamba.checkpoint import compute_mamba_prefill_checkpoints
 
         size = self._block_size
+        alignment = {"cache_hit_alignment_tokens": size} if RELEASE >= (0, 32) else {}
         offsets, columns = compute_mamba_prefill_checkpoints(
-            [len(tokens)], [len(tokens) - start], size, size, 1, drop_eagle_block=False, cache_hit_alignment_tokens=size
+            [len(tokens)], [len(tokens) - start], size, size, 1, drop_eagle_block=False, **alignment
         )
         if offsets[0]:
             self._blocks[table[columns[0]]] = _state_after(tokens[: start + offsets[0]])
