@@ -225,7 +225,7 @@ SHARED = Setup(
 TIGHT = replace(SHARED, block_on="sync", max_model_len=160, max_num_seqs=32, max_child_depth=2, spare_blocks=6)
 if DIALECT.gives_up_all_kv:
     # Blocks are larger, too.
-    TIGHT = replace(TIGHT, block_on="promise", max_model_len=256, max_children=3, spare_blocks=24)
+    TIGHT = replace(TIGHT, block_on="promise", max_model_len=256, max_children=3, spare_blocks=12)
 
 
 def random_requests(setup: Setup) -> History:
