@@ -79,7 +79,7 @@ CLASSES = (
     Class("Prompts read in both directions", f"{REFUSED}: {not_causal()}", "", _REFUSES),
     Class(
         "States alone",
-        "work; up to 0.31 with `enable_prefix_caching=True`",
+        WORKS,
         f"{REFUSED}: " + layers_not_injected("MambaSpec"),
         f"{_trees_of('mamba2')}, {_WALKS}, {_REFUSES}; Mamba-1: no test",
     ),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.check_upstream.workload import VOCABULARY
 from mytests.fuzz.adapters import NUM_ADAPTERS
-from mytests.fuzz.architectures import LLAMA
+from mytests.fuzz.architectures import LLAMA, STATES
 from mytests.fuzz.history import BLOCK_SIZE, POLICIES, SEPARATORS, Abort, History, Request, Setup
 from mytests.fuzz.model import EOS, PROMISE, SYNC, word
 from mytests.fuzz.params import PLAIN, Params, grammars
@@ -153,6 +153,9 @@ def _together(request: Request, setup: Setup, stream: str) -> Request:
 def setups(draw: st.DrawFn, features: tuple[str, ...] = _FOR_CHILDREN) -> Setup:
     """Setups of engines; the longest possible sequence fits into the KV cache of each."""
     max_children, prefix_caching = draw(st.integers(1, 8)), draw(st.sampled_from(DIALECT.prefix_caching))
+    max_model_len, chunked_prefill = draw(st.integers(100, 320)), draw(st.sampled_from(DIALECT.chunked_prefill))
+    # A prefill that is not chunked is to fit into a step.
+    least_step = DIALECT.least_chunk[prefix_caching] if chunked_prefill else max_model_len
     child_context: ChildContext = draw(st.sampled_from(["parent", *get_args(ChildContext)]))
     least = int(child_context != "parent")
     block_on: BlockOn = draw(st.sampled_from(["promise", "promise", "sync", "sync", "never"]))
@@ -167,10 +170,11 @@ def setups(draw: st.DrawFn, features: tuple[str, ...] = _FOR_CHILDREN) -> Setup:
         names=draw(st.sampled_from(["", "", "Oldest", "Newest"])),
         child_context=child_context,
         prefix_caching=prefix_caching,
-        max_model_len=draw(st.integers(100, 320)),
+        chunked_prefill=chunked_prefill,
+        max_model_len=max_model_len,
         spare_blocks=draw(st.integers(0, MAX_SPARE_TOKENS // BLOCK_SIZE)),
         max_num_seqs=draw(st.integers(1, 8)),
-        max_num_batched_tokens=draw(st.integers(DIALECT.least_chunk[prefix_caching], 96)),
+        max_num_batched_tokens=draw(st.integers(least_step, max(least_step, 96))),
         max_child_depth=draw(st.integers(1, 3)),
         max_children=max_children,
         prefixes=tuple(draw(st.lists(prefix, min_size=1, max_size=min(3, max_children)))),
@@ -214,6 +218,9 @@ def histories(
         # There are no adapters for it.
         setup = replace(setup, architecture=architecture, max_loras=0)
         requests = [(replace(request, adapter=0), setup, stream) for request, _, stream in requests]
+    if architecture in STATES:
+        # Upstream copies no states without it.
+        setup = replace(setup, chunked_prefill=True)
     return History(setup, tuple(_together(*each) for each in requests), drawn)
 
 

@@ -43,6 +43,7 @@ class Setup(Compact):
 
     child_context: ChildContext = "parent"
     prefix_caching: bool = DIALECT.prefix_caching[0]
+    chunked_prefill: bool = True
     max_model_len: int = 256
     spare_blocks: int = 40
     """Blocks beyond those of one sequence of the maximum length."""

@@ -15,7 +15,10 @@ class Dialect:
 
     block_size: int = 16
     prefix_caching: tuple[bool, ...] = (False, True)
-    """The choices; the first is the default, as in the next field."""
+    """The choices; the first is the default, as in the next fields."""
+
+    chunked_prefill: tuple[bool, ...] = (True,)
+    """Whether a prefill may take several steps."""
 
     async_output: tuple[bool, ...] = (False, True)
     """Whether outputs may be processed while the next step runs."""
@@ -94,7 +97,8 @@ class Dialect:
 V1 = Dialect(
     # Attention on the CPU takes no other.
     block_size=32,
-    prefix_caching=(True,),
+    prefix_caching=(True, False),
+    chunked_prefill=(True, False),
     async_output=(False,),
     architectures=(
         *("llama", "qwen3", "gemma3_text", "gpt_oss", "qwen3_moe", "deepseek_v3"),

@@ -63,7 +63,6 @@ NGRAM, EAGLE = SimpleNamespace(method="ngram"), SimpleNamespace(method="eagle")
     [
         ({"scheduler_config__scheduler_cls": None}, "scheduler_cls=None; set it to"),
         ({"cache_config__enable_prefix_caching": False}, "enable_prefix_caching=False; leave it on"),
-        ({"scheduler_config__enable_chunked_prefill": False}, "enable_chunked_prefill=False; leave it on"),
         ({"kv_transfer_config": object()}, "kv_transfer_config='set'; leave it out"),
         ({"model_config__runner_type": "pooling"}, "runner='pooling'; use a model that generates"),
         ({"parallel_config__pipeline_parallel_size": 2}, "pipeline_parallel_size=2; leave it at 1"),

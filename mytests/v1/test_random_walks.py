@@ -41,6 +41,7 @@ class V1Walks(Walks):
     def make_engine(self, hooks: dict[str, Any], draw: Draw) -> SurgicalEngine:
         block_size, max_model_len = draw(8, 4, 16), draw(128, 64, 96)
         layers = draw(*self.layers)
+        is_chunked, has_caching = draw(True, True, False), draw(True, True, False)
         is_async, runner = draw((True, "first"), (True, "second"), (False, "first"))
         return SurgicalEngine(
             SpecialKwargs(**hooks),
@@ -48,7 +49,9 @@ class V1Walks(Walks):
             num_blocks=len(layers) * max_model_len // block_size + draw(0, 1, 4, 32),
             max_num_seqs=draw(2, 1, 3, 5, 16),
             max_model_len=max_model_len,
-            max_num_batched_tokens=draw(32, 16, 512),
+            max_num_batched_tokens=draw(32, 16, 512) if is_chunked else draw(max_model_len, 512),
+            chunked_prefill=is_chunked,
+            prefix_caching=has_caching,
             scheduling_policy=draw("fcfs", "priority"),
             max_loras=draw(None, 1, 2),
             is_async=is_async,

@@ -85,9 +85,9 @@ class TestCommand:
     @pytest.mark.full
     def test_an_engine_that_hooks_refuse(self) -> None:
         """Status 2, and the reason."""
-        done = command("--no-enable-prefix-caching")
+        done = command("--runner", "pooling")
         assert done.returncode == 2
-        assert "error: special_kwargs: sequence hooks do not work with enable_prefix_caching=False" in done.stderr
+        assert "error: special_kwargs: sequence hooks do not work with runner='pooling'" in done.stderr
 
     @pytest.mark.parametrize(
         ("options", "reason"),

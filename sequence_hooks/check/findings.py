@@ -62,9 +62,7 @@ def layers_finding(layers: Layers, injects_kv: bool) -> Finding:
     notes = []
     if injects_kv and not {WINDOW, CHUNK}.isdisjoint(layers.kinds):
         notes.append("with kv_inject those with a window keep the KV of the whole context")
-    if layers.kinds == (STATE,):
-        notes.append("up to vLLM 0.31 with enable_prefix_caching=True")
-    elif STATE in layers.kinds:
+    if STATE in layers.kinds and layers.kinds != (STATE,):
         notes.append("up to vLLM 0.31 it may need mamba_cache_mode='align'")
     return Finding("layers", True, "; ".join([f"{kinds}: work with the plug-in", *notes]))
 

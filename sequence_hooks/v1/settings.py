@@ -7,6 +7,7 @@
 import argparse
 import dataclasses
 from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.docs import help_text
 from sequence_hooks.config.notations import notation_of
+from sequence_hooks.config.refusals import refused
 from vllm.config import VllmConfig
 from vllm.sampling_params import SamplingParams
 
@@ -22,6 +24,9 @@ KEY = "special_kwargs"
 
 SERVES = "sequence_hooks_serves"
 """The key in ``additional_config`` that says that the engine is a server's, set where the engine is started."""
+
+PRIVATE_CACHING = "sequence_hooks_private_caching"
+"""The key in ``additional_config`` that says that no request may find the KV of another, set where caching is off."""
 
 SCHEDULER = "sequence_hooks.v1.core.scheduler.HookScheduler"
 
@@ -79,6 +84,31 @@ def is_of_server(config: VllmConfig) -> bool:
     """Whether the engine was started for a server."""
     additional = config.additional_config
     return isinstance(additional, Mapping) and SERVES in additional
+
+
+def with_private_caching(arguments: Any, config: VllmConfig) -> Any:
+    """The arguments of an engine that has prefix caching, by which children share KV, but only within each tree.
+
+    Args:
+        arguments: Upstream's ``EngineArgs``, which are not changed.
+        config: What they come to, without prefix caching.
+
+    Raises:
+        ValueError: the model has states, which upstream keeps for others only where it may chunk prefills.
+    """
+    if config.model_config.has_inner_state and not config.scheduler_config.enable_chunked_prefill:
+        way_out = "leave it on: children of a model with states begin with a copy, which needs chunked prefills"
+        raise ValueError(refused("enable_chunked_prefill=False", way_out))
+    changed = copy(arguments)
+    changed.enable_prefix_caching = True
+    changed.additional_config = {**(arguments.additional_config or {}), PRIVATE_CACHING: True}
+    return changed
+
+
+def has_private_caching(config: VllmConfig) -> bool:
+    """Whether prefix caching was switched off by the engine's arguments, so that no request may find KV of another."""
+    additional = config.additional_config
+    return isinstance(additional, Mapping) and PRIVATE_CACHING in additional
 
 
 def plain_fields(special_kwargs: SpecialKwargs) -> dict[str, Any]:

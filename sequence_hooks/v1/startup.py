@@ -92,10 +92,8 @@ def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
         (config.scheduler_config.scheduler_cls != SCHEDULER, "scheduler_cls", config.scheduler_config.scheduler_cls,
          f"set it to {SCHEDULER!r}; sequence_hooks.v1.LLM and engine_args do"),
         (not config.cache_config.enable_prefix_caching, "enable_prefix_caching", False,
-         "leave it on, or give --enable-prefix-caching to a command that switches it off, as vllm bench latency does: "
-         "children share their parent's blocks through it"),
-        (not config.scheduler_config.enable_chunked_prefill, "enable_chunked_prefill", False,
-         "leave it on: a resume may be longer than a step"),
+         "leave it on in a ready configuration, or use a platform that has it for this model: children share their "
+         "parent's blocks through it"),
         (config.cache_config.mamba_cache_mode not in ("none", "align"), "mamba_cache_mode",
          config.cache_config.mamba_cache_mode, "set it to 'align': a child goes on from its parent's state"),
         (drafts is not None and model.has_inner_state, "speculative_config.method", getattr(drafts, "method", None),

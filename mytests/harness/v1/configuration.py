@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from sequence_hooks import SpecialKwargs
-from sequence_hooks.v1.settings import engine_args
+from sequence_hooks.v1.settings import PRIVATE_CACHING, engine_args
 from vllm.config import LoRAConfig, SpeculativeConfig, VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 
@@ -24,7 +24,8 @@ def surgical_config(engine: Any, is_async: bool) -> VllmConfig:
     config.model_config = copy(config.model_config)
     config.scheduler_config = copy(config.scheduler_config)
     config.cache_config = copy(config.cache_config)
-    config.additional_config = engine_args(engine.special_kwargs)["additional_config"]
+    private = {} if engine.prefix_caching else {PRIVATE_CACHING: True}
+    config.additional_config = engine_args(engine.special_kwargs)["additional_config"] | private
     if engine.num_drafts:
         config.speculative_config = SpeculativeConfig(
             method="ngram", num_speculative_tokens=engine.num_drafts, prompt_lookup_max=2
@@ -37,6 +38,7 @@ def surgical_config(engine: Any, is_async: bool) -> VllmConfig:
         model.model_arch_config = copy(model.model_arch_config)
         model.model_arch_config.vocab_size = engine.vocab_size
     scheduler.async_scheduling, scheduler.policy = is_async, engine.scheduling_policy
+    scheduler.enable_chunked_prefill = engine.chunked_prefill
     scheduler.max_num_seqs, scheduler.max_num_batched_tokens = engine.max_num_seqs, engine.max_num_batched_tokens
     cache.num_gpu_blocks, cache.block_size = engine.num_blocks + 1, engine.block_size
     cache.mamba_cache_mode = "align"

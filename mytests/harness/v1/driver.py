@@ -51,13 +51,15 @@ class V1Driver(Driver):
     schedules_ahead = IS_ASYNC
 
     def __init__(self, setup: Setup) -> None:
+        # A step that is not chunked has up to four times the tokens.
+        more_blocks = MORE_BLOCKS.get(setup.architecture, 0) * (1 if setup.chunked_prefill else 4)
         args = EngineArgs(
             **self.arguments(setup),
             block_size=BLOCK_SIZE,
-            # Upstream leaves it off for models without attention.
-            enable_prefix_caching=True,
+            enable_prefix_caching=setup.prefix_caching,
+            enable_chunked_prefill=setup.chunked_prefill,
             # Upstream keeps one block that no request can have.
-            num_gpu_blocks_override=setup.num_blocks + MORE_BLOCKS.get(setup.architecture, 0) + 1,
+            num_gpu_blocks_override=setup.num_blocks + more_blocks + 1,
             logprobs_mode="processed_logprobs",
             logits_processors=[_plan_processor()],
             structured_outputs_config=StructuredOutputsConfig(backend=setup.grammar_backend),  # type: ignore[arg-type]

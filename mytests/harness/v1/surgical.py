@@ -49,7 +49,9 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
     worker: SimulatedWorker = field(init=False, repr=False)
     tokenizer: Any = field(default_factory=Detokenizable)
     prefix_caching: bool = True
-    """Here for V0's sake: on V1 hooks need it."""
+    """Whether a request may find KV of another."""
+
+    chunked_prefill: bool = True
 
     is_async: bool = field(default_factory=lambda: BaseEngine.mode.startswith("async"))
     """Whether the next step is scheduled before the last one's tokens are known, as on GPUs."""

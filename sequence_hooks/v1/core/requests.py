@@ -46,6 +46,17 @@ def make_like(
     return made
 
 
+def make_private(request: Request, number: int) -> None:
+    """Let no other request find the KV of a new one, or of its tree, in the prefix cache, nor the new one theirs.
+
+    Args:
+        number: Of requests, so that no later one of the same name finds it either.
+    """
+    request.cache_salt = f"{number} {request.request_id}"
+    request.block_hashes.clear()
+    request.update_block_hashes()
+
+
 def limit_tokens(request: Request, most: int | None) -> None:
     """Let a new request sample at most ``most`` tokens; None sets no limit."""
     if most is None or most >= request.max_tokens:

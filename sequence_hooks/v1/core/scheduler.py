@@ -34,11 +34,11 @@ from sequence_hooks.v1.core.lockstep import PendingDummyStep
 from sequence_hooks.v1.core.params import params_after_join
 from sequence_hooks.v1.core.queues import held_back, leave_queues, remove_glue
 from sequence_hooks.v1.core.recorder import SchedulerRecorder
-from sequence_hooks.v1.core.requests import begin_session, discard_in_flight, limit_tokens
+from sequence_hooks.v1.core.requests import begin_session, discard_in_flight, limit_tokens, make_private
 from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence, num_written, params_of
 from sequence_hooks.v1.core.stats import CoreStats, count_requests
 from sequence_hooks.v1.releases.installed import ReleaseScheduler
-from sequence_hooks.v1.settings import is_of_server
+from sequence_hooks.v1.settings import has_private_caching, is_of_server
 from sequence_hooks.v1.wire import RESUME, HookSchedulerOutput
 from vllm.config import VllmConfig
 from vllm.logger import init_logger
@@ -83,6 +83,7 @@ class HookScheduler(ReleaseScheduler):
         self._injection, self._kept = self.kv.injection, self.kv.kept
         self.waiting_with_kv = self._admission = self.kv.admission
         self.evictor = self.kv.evictor
+        self._is_caching_private = has_private_caching(self.vllm_config)
         self._stats = CoreStats(self.blocked, self.kv, self.evictor)
         self._pending_step = PendingDummyStep(self.parallel_config.data_parallel_size > 1)
         log, observers = HookLog(logger, OncePerRequest()), (self._recorder, self._events)
@@ -101,6 +102,8 @@ class HookScheduler(ReleaseScheduler):
             self._recorder.arrived(request)
             limit_tokens(request, self.driver.max_tokens_without_tree(params_of(request)))
             self._admission.order.num_arrived += 1
+            if self._is_caching_private:
+                make_private(request, self._admission.order.num_arrived)
             super().add_request(request)
             return
         self._pending_step.begin()
