@@ -107,19 +107,6 @@ class TestDashboard:
                 query = query.replace(variable, value)
             promql_parser.parse(query)
 
-    def test_no_panel_covers_another(self) -> None:
-        """Each has its own place in Grafana's grid of 24 columns, and its own id."""
-        panels = dashboard()["panels"]
-        places = [panel["gridPos"] for panel in panels]
-        cells = [
-            (column, row)
-            for place in places
-            for column in range(place["x"], place["x"] + place["w"])
-            for row in range(place["y"], place["y"] + place["h"])
-        ]
-        assert len(cells) == len(set(cells)) and max(column for column, _ in cells) < 24
-        assert len({panel["id"] for panel in panels}) == len(panels)
-
     def test_the_documented_metrics_are_on_it(self) -> None:
         """All that docs/metrics.md lists; `mytests/v1/test_dashboard.py` compares it with the engine's."""
         documented = re.findall(r"^\| `(vllm:\w+)`", (ROOT / "docs" / "metrics.md").read_text(), flags=re.M)

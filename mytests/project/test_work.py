@@ -32,6 +32,7 @@ def test_a_client_samples_the_same(mode: Mode, plain: LLM) -> None:
     assert [list(answer.outputs[0].token_ids) for answer in answers] == [sampled for _, sampled in pairs]
 
 
+@pytest.mark.full
 def test_work_is_counted(plain: LLM) -> None:
     """In sequence, each prompt and each token but the last; a client computes contexts again, and hooks do not."""
     hooked = open_engine(hooks_for("sync"))
