@@ -59,6 +59,9 @@ def _has_plain_joins(history: History) -> bool:
 
 
 ALL, STOPPED = histories(()), histories(("stop",))
+AMPLE = ALL.filter(lambda history: history.setup.spare_blocks > 20)
+"""Where KV is scarce, what leaks soon keeps all from running."""
+
 HYBRIDS = histories((), tuple({"granitemoehybrid", "lfm2"} & {*DIALECT.architectures}) or DIALECT.architectures)
 FAULTS = [
     pytest.param("merged-backwards", ALL, "should be", id="merged-backwards"),
@@ -68,7 +71,7 @@ FAULTS = [
 ]
 ON_THE_FORK = [
     full("kv-not-copied", ALL, "the model has", id="kv-not-copied"),
-    pytest.param("blocks-leaked", ALL, "blocks are left", id="blocks-leaked"),
+    pytest.param("blocks-leaked", AMPLE, "blocks are left", id="blocks-leaked"),
     full("merged-tokens-penalized", histories(("penalties",)), "", id="merged-tokens-penalized"),
     full("stop-strings-across-a-join", STOPPED, "", id="stop-strings-across-a-join"),
 ]

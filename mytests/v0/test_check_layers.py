@@ -56,7 +56,7 @@ def test_kinds_are_told_by_the_fields(fields: dict[str, Any], kinds: tuple[str, 
 @pytest.mark.parametrize(
     ("fields", "injects_kv", "end"),
     [
-        ({"state_size": 16}, False, "up to vLLM 0.31 with enable_prefix_caching=True"),
+        ({"state_size": 16}, False, "work with the plug-in"),
         ({"layer_types": ["conv", "full_attention"]}, False, "may need mamba_cache_mode='align'"),
         (FULL_TOO, True, "with kv_inject those with a window keep the KV of the whole context"),
         *(
