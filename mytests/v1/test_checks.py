@@ -63,9 +63,16 @@ NGRAM, EAGLE = SimpleNamespace(method="ngram"), SimpleNamespace(method="eagle")
     [
         ({"scheduler_config__scheduler_cls": None}, "scheduler_cls=None; set it to"),
         ({"cache_config__enable_prefix_caching": False}, "enable_prefix_caching=False; leave it on"),
-        ({"kv_transfer_config": object()}, "kv_transfer_config='set'; leave it out"),
+        (
+            {"kv_transfer_config": SimpleNamespace(kv_connector="NixlConnector")},
+            "kv_transfer_config.kv_connector='NixlConnector'; leave it out",
+        ),
+        ({"cache_config__kv_offloading_size": 4.0}, "kv_offloading_size=4.0; leave it out"),
+        (
+            {"parallel_config__pipeline_parallel_size": 2, "speculative_config": NGRAM},
+            "pipeline_parallel_size=2; leave it at 1, or leave speculative_config out",
+        ),
         ({"model_config__runner_type": "pooling"}, "runner='pooling'; use a model that generates"),
-        ({"parallel_config__pipeline_parallel_size": 2}, "pipeline_parallel_size=2; leave it at 1"),
         ({"parallel_config__prefill_context_parallel_size": 2}, "prefill_context_parallel_size=2; leave it at 1"),
         ({"parallel_config__decode_context_parallel_size": 2}, "decode_context_parallel_size=2; leave it at 1"),
         ({"model_config__is_diffusion": True}, "model='.*'; use a model that samples one token at a time"),

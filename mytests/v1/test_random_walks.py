@@ -43,6 +43,8 @@ class V1Walks(Walks):
         layers = draw(*self.layers)
         is_chunked, has_caching = draw(True, True, False), draw(True, True, False)
         is_async, runner = draw((True, "first"), (True, "second"), (False, "first"))
+        # Upstream's first runner schedules asynchronously with one stage alone.
+        num_stages = draw(1, 1, 2, 3) if not is_async or runner == "second" else 1
         return SurgicalEngine(
             SpecialKwargs(**hooks),
             block_size=block_size,
@@ -53,12 +55,14 @@ class V1Walks(Walks):
             chunked_prefill=is_chunked,
             prefix_caching=has_caching,
             scheduling_policy=draw("fcfs", "priority"),
-            max_loras=draw(None, 1, 2),
+            # With several stages, upstream counts the adapters of a step without those of the steps in flight.
+            max_loras=draw(None, 1, 2) if num_stages == 1 else None,
             is_async=is_async,
             runner=runner,
             layers=layers,
-            # With states there is no speculation.
-            num_drafts=0 if any(map(is_state, layers)) else draw(0, 3, 1),
+            num_stages=num_stages,
+            # With states or with several stages there is no speculation.
+            num_drafts=0 if num_stages > 1 or any(map(is_state, layers)) else draw(0, 3, 1),
         )
 
     @precondition(lambda self: len(self.queued()) < MAX_QUEUED)

@@ -23,6 +23,7 @@ def surgical_config(engine: Any, is_async: bool) -> VllmConfig:
     config = copy(base_config())
     config.model_config = copy(config.model_config)
     config.scheduler_config = copy(config.scheduler_config)
+    config.parallel_config = copy(config.parallel_config)
     config.cache_config = copy(config.cache_config)
     private = {} if engine.prefix_caching else {PRIVATE_CACHING: True}
     config.additional_config = engine_args(engine.special_kwargs)["additional_config"] | private
@@ -32,6 +33,7 @@ def surgical_config(engine: Any, is_async: bool) -> VllmConfig:
         )
     config.lora_config = None if engine.max_loras is None else LoRAConfig(max_loras=engine.max_loras)
     model, scheduler, cache = config.model_config, config.scheduler_config, config.cache_config
+    config.parallel_config.pipeline_parallel_size = engine.num_stages
     model.max_model_len = engine.max_model_len
     if engine.tokenizer is not None:
         # Upstream checks stop tokens against its model's vocabulary.

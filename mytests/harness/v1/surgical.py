@@ -59,6 +59,9 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
     runner: str = field(default_factory=lambda: BaseEngine.mode.split("-")[1])
     """Which of upstream's model runners the worker behaves like."""
 
+    num_stages: int = 1
+    """Those of a pipeline: as many steps are in flight before the first one's tokens are known."""
+
     num_drafts: int = 0
     """How many tokens are drafted for each sequence in a step."""
 
@@ -136,7 +139,8 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
         self._num_preemptions |= {name: each.num_preemptions for name, each in self.scheduler.requests.items()}
         done = self.worker.run(output, self._chooser(tokens))
         self._in_flight.append((output, done))
-        depth = 1 if self.is_async and output.total_num_scheduled_tokens else 0
+        most = self.num_stages - 1 + self.is_async
+        depth = most if output.total_num_scheduled_tokens else 0
         self.handed_out = []
         while len(self._in_flight) > depth:
             for client in self.scheduler.update_from_output(*self._in_flight.popleft()).values():
