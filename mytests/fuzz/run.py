@@ -34,7 +34,7 @@ class Run:
         self.streams = {name: Stream(name, request.params.stream) for name, request in self.requests.items()}
         self.aborted: list[str] = []
         self.steps = 0
-        self._lengths: dict[str, int] = {}
+        self._progress: tuple[dict[str, int], list[int]] = {}, []
         self._last_progress = 0
         # The global seed, for requests that are sampled without their own.
         torch.manual_seed(random_seed)
@@ -75,8 +75,10 @@ class Run:
 
     def _check_progress(self) -> None:
         lengths = self.driver.lengths()
-        if lengths != self._lengths:
-            self._lengths, self._last_progress = lengths, self.steps
+        # A join may replace as many tokens of a context as were sampled since the last one.
+        progress = lengths, [branch.num_sampled for branch in self.driver.scheduler.trees.branches]
+        if progress != self._progress:
+            self._progress, self._last_progress = progress, self.steps
         assert self.steps - self._last_progress < PATIENCE, f"no token in {PATIENCE} steps; lengths are {lengths}"
 
 

@@ -1,22 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make bench` and `make bench-plugin` on a small scale: one complete pass over all sides, and how a run is judged."""
+"""`make bench` and `make bench-plugin` on a small scale: one complete pass over all sides."""
 
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from benchmarks.forkjoin import figures
-from benchmarks.forkjoin.engine import Run, Step
-from benchmarks.forkjoin.figures import Figures
 from benchmarks.forkjoin.measure import measure
-from benchmarks.forkjoin.models import LARGE, SMALL
+from benchmarks.forkjoin.models import SMALL
 from benchmarks.forkjoin.plans import Plan, equal
 from benchmarks.forkjoin.report import write
 from benchmarks.forkjoin.results import Machine, Results
-from benchmarks.forkjoin.sides import AGAIN, HOOKS, OFF, UPSTREAM, Workshop
+from benchmarks.forkjoin.sides import Workshop
 from benchmarks.forkjoin.suites import Suite
-from benchmarks.forkjoin.targets import targets
 from benchmarks.plugin_forkjoin import measure as plugin
 from benchmarks.plugin_forkjoin.contestants import CONTESTANTS
 from benchmarks.plugin_forkjoin.outcomes import Outcomes
@@ -30,34 +25,6 @@ SMALLEST = Suite(
     forests=(Plan(64, (8,) * 2, num_requests=3), Plan(64, (8,) * 2, depth=2)),
     pressure_rounds=0,
 )
-
-
-def make_run(*durations: float) -> Run:
-    """A run whose steps only decode, except for the first."""
-    steps = [Step(duration, 1, 1, model=duration / 2, processing=0.0) for duration in durations]
-    steps[0].num_tokens = 100
-    return Run(sum(durations), steps)
-
-
-@pytest.mark.parametrize(
-    ("on", "again", "rounds", "verdict"),
-    [
-        (1.05, 1.00, 9, "**missed**"),
-        (0.97, 1.00, 9, "met"),
-        (1.05, 1.00, 1, "cannot tell"),
-        (0.97, 0.94, 9, "cannot tell"),
-    ],
-)
-def test_a_run_judges_what_its_rounds_can_tell(on: float, again: float, rounds: int, verdict: str) -> None:
-    """A step with hooks on is to take 1.01 of one with hooks off, and a second process with hooks off takes as long."""
-    make = partial(Figures, model=LARGE.name, way="batch", elsewhere=0.0)
-    found = [
-        figures.of_batch(partial(make, side=kind.name, round=round_), equal(32, 1, 8), run)
-        for kind, seconds in ((UPSTREAM, 1.0), (OFF, 1.0), (HOOKS, on), (AGAIN, again))
-        for round_, run in enumerate([make_run(9.0, seconds, seconds)] * rounds)
-    ]
-    rows = targets(Results("a test", True, 1.0, Machine("cpu", 2, 2, "3.11", {}), found, [])).splitlines()
-    assert rows[-1].split("|")[-2].strip() == verdict
 
 
 @pytest.mark.model

@@ -12,7 +12,7 @@ from build_tools.cache import BuildCache
 from build_tools.errors import SetupError
 from build_tools.plugin import ROOT
 from build_tools.releases import SHA256, provide, source_of
-from mytests.harness.published_index import cache, leftovers, make_index, use_index
+from mytests.harness.published_index import cache, make_index, use_index
 from sequence_hooks.v1.releases import TESTED
 
 __all__ = ["cache", "use_index"]
@@ -46,19 +46,6 @@ def test_a_release_is_its_code_with_the_installed_kernels(
         "_C.abi3.so": "a kernel",
     }
     assert [(each.name, each.version) for each in distributions(path=[str(folder)])] == [("vllm", "0.9.2+cpu")]
-
-
-def test_a_release_that_is_there_is_left_alone(tmp_path: Path, cache: BuildCache, installed: Path) -> None:
-    """No index is asked."""
-    provide(source_of("0.30.0"), "0.30.0", installed, tmp_path, cache)
-    assert leftovers(cache.root) == []
-
-
-def test_without_kernels_nothing_is_fetched(tmp_path: Path, cache: BuildCache) -> None:
-    """The error names the way to have some."""
-    with pytest.raises(SetupError, match="has no compiled kernels; run `make plugin` first"):
-        provide(source_of("0.30.0"), "0.30.0", tmp_path, tmp_path / "0.30.0", cache)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_release_without_a_hash_is_refused() -> None:
