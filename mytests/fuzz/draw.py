@@ -219,7 +219,7 @@ def histories(
         setup = replace(setup, architecture=architecture, max_loras=0)
         requests = [(replace(request, adapter=0), setup, stream) for request, _, stream in requests]
     if architecture in STATES:
-        # Upstream copies no states without it.
+        # Without it upstream keeps no states for others.
         setup = replace(setup, chunked_prefill=True)
     return History(setup, tuple(_together(*each) for each in requests), drawn)
 

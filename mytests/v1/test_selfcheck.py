@@ -147,7 +147,7 @@ def test_without_a_fault_nothing_is_reported(tmp_path: Path, capsys: pytest.Capt
 def test_an_engine_that_ends_without_hooks_too_is_said_to() -> None:
     """Upstream's kernels for Mamba-2 end the engine of a CPU where a prompt goes on after the end of a block.
 
-    In processes of its own: the fuzzer's engines mend it in this one.
+    The command has processes of its own; in this one, the fuzzer's engines may have mended it.
     """
     done = command("--skip-tokenizer-init", model=str(model_folder("granitemoehybrid")))
     assert done.returncode == 2, done.stdout

@@ -117,7 +117,7 @@ ITSELF = {"method": "draft_model", "model": str(MODEL_FOLDER), "num_speculative_
 @pytest.mark.floats
 @pytest.mark.every_release
 @pytest.mark.paths
-@pytest.mark.skipif(RELEASE == (0, 30), reason="draft models of vLLM 0.30 need Triton, which CPUs have not")
+@pytest.mark.skipif(RELEASE == (0, 30), reason="draft models of vLLM 0.30 need Triton, which a CPU lacks")
 @pytest.mark.parametrize("task", names(TASKS, ["sync"]))
 def test_a_model_that_drafts_for_itself_answers_the_same(task: Any) -> None:
     """Penalties included, which count what was sampled before a join; and afterwards the engine holds nothing."""

@@ -31,6 +31,7 @@ def test_trees_come_out_right(task: Any, options: dict[str, Any]) -> None:
         check_answers(engine, 12, 7, task)
 
 
+@pytest.mark.floats
 def test_each_stage_injects_into_its_own_layers() -> None:
     """What is sampled after the joins is what one stage samples."""
     hooks, answers = replace(hooks_for("sync"), child_merge_strategy="kv_inject"), []

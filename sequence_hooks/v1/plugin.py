@@ -63,7 +63,7 @@ def _checked(upstream: Callable[..., Any], arguments: Any, usage_context: Any = 
     # Upstream starts processes of Python for it already.
     check_stock()
     config = upstream(arguments, usage_context, *args, **kwargs)
-    if not config.cache_config.enable_prefix_caching:
+    if isinstance(additional, dict) and not config.cache_config.enable_prefix_caching:
         from sequence_hooks.v1.settings import with_private_caching
 
         # Upstream decides much by it, such as how layers with states keep them.

@@ -90,7 +90,7 @@ def with_private_caching(arguments: Any, config: VllmConfig) -> Any:
     """The arguments of an engine that has prefix caching, by which children share KV, but only within each tree.
 
     Args:
-        arguments: Upstream's ``EngineArgs``, which are not changed.
+        arguments: Upstream's ``EngineArgs``, whose ``additional_config`` is a dictionary. They are not changed.
         config: What they come to, without prefix caching.
 
     Raises:
@@ -101,12 +101,12 @@ def with_private_caching(arguments: Any, config: VllmConfig) -> Any:
         raise ValueError(refused("enable_chunked_prefill=False", way_out))
     changed = copy(arguments)
     changed.enable_prefix_caching = True
-    changed.additional_config = {**(arguments.additional_config or {}), PRIVATE_CACHING: True}
+    changed.additional_config = {**arguments.additional_config, PRIVATE_CACHING: True}
     return changed
 
 
 def has_private_caching(config: VllmConfig) -> bool:
-    """Whether prefix caching was switched off by the engine's arguments, so that no request may find KV of another."""
+    """Whether the engine's arguments leave prefix caching off, so that no request may find KV of another."""
     additional = config.additional_config
     return isinstance(additional, Mapping) and PRIVATE_CACHING in additional
 

@@ -14,7 +14,7 @@ from sequence_hooks.text.messages import FAULTS, describe_error
 from sequence_hooks.trace.recorder import begin
 from sequence_hooks.v1.core.params import check_child, verify_params
 from sequence_hooks.v1.releases.installed import unsupported
-from sequence_hooks.v1.settings import KEY, SCHEDULER, SERVES, plain_fields, special_kwargs_of
+from sequence_hooks.v1.settings import KEY, SCHEDULER, SERVES, has_private_caching, plain_fields, special_kwargs_of
 from vllm.config import VllmConfig
 from vllm.logger import init_logger
 from vllm.tokenizers import cached_tokenizer_from_config
@@ -51,6 +51,10 @@ def prepare(config: VllmConfig, usage_context: UsageContext | None = None) -> No
     serves = {SERVES: True} if usage_context == UsageContext.OPENAI_API_SERVER else {}
     config.additional_config = {**config.additional_config, KEY: fields, **serves}
     logger.info("Sequence hooks are on: %s", fields)
+    if has_private_caching(config):
+        logger.info(
+            "Prefix caching is off: no request finds KV of another. Inside, upstream's is on, for children to share KV."
+        )
     if warning := idle_warning(special_kwargs):
         logger.warning(warning)
     if special_kwargs.record_to is not None and starts_cores(config):
@@ -102,7 +106,7 @@ def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
         (drafts is not None and parallel.pipeline_parallel_size > 1, "pipeline_parallel_size",
          parallel.pipeline_parallel_size, "leave it at 1, or leave speculative_config out: drafts may come while the "
          "step before them is in another stage"),
-        (offloading is not None, "kv_offloading_size", offloading, "leave it out: a connector keeps the KV"),
+        (offloading is not None, "kv_offloading_size", offloading, "leave it out: it needs a KV connector"),
         (transfer is not None, "kv_transfer_config.kv_connector", getattr(transfer, "kv_connector", None),
          "leave it out"),
         (model.runner_type != "generate", "runner", model.runner_type, GENERATES),

@@ -51,7 +51,7 @@ class V1Driver(Driver):
     schedules_ahead = IS_ASYNC
 
     def __init__(self, setup: Setup) -> None:
-        # A step that is not chunked has up to four times the tokens.
+        # Where prefills are not chunked, a step has up to four times the tokens.
         more_blocks = MORE_BLOCKS.get(setup.architecture, 0) * (1 if setup.chunked_prefill else 4)
         args = EngineArgs(
             **self.arguments(setup),
