@@ -74,7 +74,8 @@ NUM_CHILDREN = PROMPT.count(" ") // 2
 MESSAGES: list[Any] = [{"role": "user", "content": PROMPT}]
 TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 KEY = "a secret"
-KINDS = FRONT_ENDS | ({"vllm serve, late": OPTIONS} if MERGES_OUTPUTS else {})
+OTHERS = {"vllm serve, late": OPTIONS, "vllm serve, two API servers": ["--api-server-count", "2"]}
+KINDS = FRONT_ENDS | (OTHERS if MERGES_OUTPUTS else {})
 """Options of each kind of server by its name."""
 
 ENVIRONMENT = {

@@ -21,7 +21,7 @@ from vllm.engine.multiprocessing.client import MQLLMEngineClient
 from vllm.entrypoints.openai import api_server
 
 LIVE = dataclasses.replace(SYNC_HOOKS, live_page=True)
-REQUESTS = LiveRequests(2, (LiveRequest("r", 1.0, False, {"running": 1}, 0, 2, ROOT.last_tokens),))
+REQUESTS = LiveRequests(2, (LiveRequest("r", 1.0, None, False, {"running": 1}, 0, 2, ROOT.last_tokens),))
 
 
 class FakeClient:

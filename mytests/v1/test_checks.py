@@ -103,8 +103,7 @@ def test_what_cannot_work_is_refused(changes: dict[str, Any], message: str) -> N
         (HOOKS, {"model_config__skip_tokenizer_init": True}, r"merge_separator is '\\n'; set it to ''"),
         ({"sync_token": "two tokens"}, {}, "sync_token has 'two tokens', which is"),
         ({"sync_token_id": 1000}, {}, "sync_token_id has 1000, which is not in the model's vocabulary"),
-        # A server knows only its own clients' trees, and a recording is one core's.
-        (MANUAL, {"parallel_config___api_process_count": 2}, "sync_resume is 'manual'; use --api-"),
+        # A recording is one core's.
         (RECORDED, {"parallel_config__data_parallel_size": 2}, "record_to is 'run.jsonl'; leave it"),
     ],
 )

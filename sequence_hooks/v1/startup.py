@@ -13,6 +13,7 @@ from sequence_hooks.config.tokens import resolve
 from sequence_hooks.text.messages import FAULTS, describe_error
 from sequence_hooks.trace.recorder import begin
 from sequence_hooks.v1.core.params import check_child, verify_params
+from sequence_hooks.v1.frontend.peers import choose_addresses
 from sequence_hooks.v1.releases.installed import unsupported
 from sequence_hooks.v1.settings import KEY, SCHEDULER, SERVES, has_private_caching, plain_fields, special_kwargs_of
 from vllm.config import VllmConfig
@@ -57,6 +58,8 @@ def prepare(config: VllmConfig, usage_context: UsageContext | None = None) -> No
         )
     if warning := idle_warning(special_kwargs):
         logger.warning(warning)
+    if num_servers(config) > 1 and starts_cores(config):
+        choose_addresses()
     if special_kwargs.record_to is not None and starts_cores(config):
         begin(special_kwargs.record_to, model.model, special_kwargs)
 
@@ -144,21 +147,10 @@ def check_injection(config: VllmConfig) -> None:
 
 
 def check_callers(special_kwargs: SpecialKwargs, config: VllmConfig, usage_context: UsageContext | None) -> None:
-    """Raise a `ValueError` for fields that need a caller, one server or one core, where ``config`` has others."""
+    """Raise a `ValueError` for fields that need a caller or one core, where ``config`` has others."""
     if usage_context == UsageContext.LLM_CLASS and special_kwargs.sync_resume == "manual":
         raise_for_field(
             special_kwargs, "sync_resume", "use 'auto': LLM.generate could never return, because nobody can resume"
-        )
-    if special_kwargs.sync_resume == "manual" and num_servers(config) > 1:
-        raise_for_field(
-            special_kwargs,
-            "sync_resume",
-            "use --api-server-count 1: a server knows only the sequences of its own clients, and a call to resume one "
-            "may reach another server",
-        )
-    if special_kwargs.live_page and num_servers(config) > 1:
-        raise_for_field(
-            special_kwargs, "live_page", "use --api-server-count 1: a server knows only its own clients' sequences"
         )
     if special_kwargs.record_to is not None and config.parallel_config.data_parallel_size > 1:
         raise_for_field(

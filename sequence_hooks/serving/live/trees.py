@@ -74,6 +74,7 @@ class LiveRequest:
 
     request_id: str
     started: float | None
+    ended: float | None
     has_ended: bool
     num_by_state: dict[State, int]
     """Its sequences."""
@@ -123,11 +124,22 @@ def summaries(running: Iterable[Tree], recent: Iterable[Tree], limit: int) -> Li
     return LiveRequests(len(running), tuple(map(_summary, shown)))
 
 
+def together(found: Iterable[LiveRequests], limit: int) -> LiveRequests:
+    """What `summaries` says of several servers' requests, each of which has listed its own."""
+    found = list(found)
+    requests = [request for each in found for request in each.requests]
+    running = sorted((each for each in requests if not each.has_ended), key=lambda each: each.started or 0.0)
+    ended = sorted((each for each in requests if each.has_ended), key=lambda each: each.ended or 0.0)
+    shown = [*running[:limit], *ended[max(0, len(ended) - limit) :]]
+    return LiveRequests(sum(each.num_unfinished for each in found), tuple(shown))
+
+
 def _summary(tree: Tree) -> LiveRequest:
     root = tree[0]
     return LiveRequest(
         request_id=root.request_id,
         started=root.started,
+        ended=root.ended,
         has_ended=root.state == "finished",
         num_by_state=dict(Counter(sequence.state for sequence in tree)),
         num_waiting_for_callers=sum(sequence.waits_for == "caller" for sequence in tree),
