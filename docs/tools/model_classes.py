@@ -53,6 +53,9 @@ class Architecture:
     has_named_language_model: bool
     """Whether its configuration names another architecture, which is its language model."""
 
+    is_of_transformers: bool
+    """Whether transformers' own code runs, in upstream's Transformers backend."""
+
     @property
     def is_pooling(self) -> bool:
         """Whether upstream only pools with it."""
@@ -150,6 +153,7 @@ class Models:
             is_diffusion=any("canvas_length" in each.words for each in codes),
             reads_both_ways=any(each.reads_both_ways for each in codes),
             has_named_language_model=any(each.has_named_language_model for each in codes),
+            is_of_transformers=self.registered[name].module.endswith(".transformers"),
         )
 
     def _code(self, definition: Definition) -> _Code:

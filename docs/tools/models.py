@@ -108,12 +108,31 @@ CLASSES = (
         _WITH_WINDOWS + layers_not_injected("SlidingWindowMLASpec"),
         f"{_trees_of('deepseek_v3')}, {_INJECTED}; latent attention with windows: no test",
     ),
+    Class(
+        "Transformers' own code, by upstream's Transformers backend",
+        WORKS,
+        "work from 0.30 on; " + _WITH_WINDOWS.removeprefix("work; ") + layers_not_injected("SlidingWindowSpec"),
+        f"{_INJECTED}; with experts or images: no test",
+    ),
     Class("Full attention", WORKS, WORKS, f"{_trees_of('qwen3_moe')}, {_WALKS}, {_INJECTED}"),
     Class("As the language model that the configuration names", "as with that one", "as with that one", ""),
 )
-(DRAFT, POOLING, ENCODER, DIFFUSION, UNSHARED, BOTH_WAYS, STATES, HYBRID, CHUNKS, WINDOWS, LATENTS, FULLS, NAMED) = (
-    CLASSES
-)
+(
+    DRAFT,
+    POOLING,
+    ENCODER,
+    DIFFUSION,
+    UNSHARED,
+    BOTH_WAYS,
+    STATES,
+    HYBRID,
+    CHUNKS,
+    WINDOWS,
+    LATENTS,
+    OTHERS,
+    FULLS,
+    NAMED,
+) = CLASSES
 
 
 def class_of(model: Architecture) -> Class:
@@ -127,6 +146,7 @@ def class_of(model: Architecture) -> Class:
         (model.reads_both_ways, BOTH_WAYS),
         ("is_attention_free" in model.traits, STATES),
         ("is_hybrid" in model.traits, HYBRID),
+        (model.is_of_transformers, OTHERS),
         # What else it has is of its encoder.
         (model.has_named_language_model, NAMED),
         (CHUNK in model.kinds, CHUNKS),

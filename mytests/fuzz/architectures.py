@@ -42,6 +42,11 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
     "gpt_oss": {**_ALTERNATING, "num_local_experts": 4, "num_experts_per_tok": 2},
     "qwen3_moe": {"num_hidden_layers": 2, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64},
     "glm4": {"num_hidden_layers": 2, "partial_rotary_factor": 0.5},
+    # In the four that follow upstream runs transformers' own code, from 0.32 on.
+    "phi": {"num_hidden_layers": 2, "partial_rotary_factor": 0.5, "num_key_value_heads": 4},
+    "olmo2": {"num_hidden_layers": 2},
+    "olmo3": {**_ALTERNATING},
+    "glm": {"num_hidden_layers": 2, "partial_rotary_factor": 0.5},
     "stablelm": {"num_hidden_layers": 2, "partial_rotary_factor": 0.25},
     "exaone4": {
         "num_hidden_layers": 8,

@@ -20,6 +20,8 @@ from mytests.fuzz.tree import Node
 from mytests.harness.dialect import DIALECT
 from mytests.harness.ties import MIN_GAP
 from vllm import CompletionOutput
+from vllm.config import set_current_vllm_config
+from vllm.engine.arg_utils import EngineArgs
 
 LOGPROB_TOLERANCE = 1e-2
 IMPOSSIBLE = -1e3
@@ -35,7 +37,9 @@ class Model:
     """The reference: which tokens the model gives in each context, and with what logprobs."""
 
     def __init__(self, folder: Path, adapter: int = 0) -> None:
-        model = AutoModelForCausalLM.from_pretrained(folder).float().eval()
+        # Where an engine of this process runs transformers' own code, its classes ask for the engine's configuration.
+        with set_current_vllm_config(EngineArgs(str(folder), enforce_eager=True).create_engine_config()):
+            model = AutoModelForCausalLM.from_pretrained(folder).float().eval()
         self._model = with_adapter(model, adapter) if adapter else model
 
     def check(self, roots: Sequence[tuple[Node, Plan]]) -> int:

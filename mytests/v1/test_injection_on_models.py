@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.model, pytest.mark.floats]
 ARCHITECTURES = (
     *("glm4", "stablelm", "minicpm3", "deepseek_v3", "qwen3_moe"),
     *("gemma3_text", "gpt_oss", "exaone4", "llama4_text"),
+    *("phi", "olmo2", "olmo3", "glm"),
 )
 IN_FULL = ("glm4", "stablelm", "deepseek_v3", "qwen3_moe", "gpt_oss", "exaone4", "llama4_text")
 """`make test` has one with windows, whose keys are rotated whole, and one of whose keys a part is."""

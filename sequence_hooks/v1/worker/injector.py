@@ -17,8 +17,9 @@ from sequence_hooks.kv.caches import Layer, copy_slots
 from sequence_hooks.v1.wire import INJECTED_BY, InjectedStep, injected_by
 from sequence_hooks.v1.worker.cached_layers import cached_layer
 from sequence_hooks.v1.worker.extending import after, before
-from sequence_hooks.v1.worker.keys import KeyCheck, refuse
+from sequence_hooks.v1.worker.keys import refuse
 from sequence_hooks.v1.worker.kv_layout import LayoutError, view_by_token
+from sequence_hooks.v1.worker.transformers_keys import key_check
 from vllm.sampling_params import SamplingParams
 from vllm.utils.platform_utils import is_pin_memory_available
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -176,7 +177,7 @@ def _layers_of(model_runner: Any) -> Iterator[Layer]:
     config, caches = model_runner.vllm_config, model_runner.kv_cache_config
     modules, model = config.compilation_config.static_forward_context, config.model_config
     num_dims = model.mrope_num_dims if model.uses_mrope else None
-    check = KeyCheck(model_runner.get_model(), model.get_hidden_size(), model.max_model_len, num_dims)
+    check = key_check(model_runner.get_model(), model.get_hidden_size(), model.max_model_len, num_dims)
     seen, num_moved = set(), 0
     for group in caches.kv_cache_groups:
         for name in group.layer_names:

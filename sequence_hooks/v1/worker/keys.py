@@ -137,13 +137,14 @@ class KeyCheck:
         def see(*args: Any, **kwargs: Any) -> NoReturn:
             raise _Seen(*args)
 
+        arguments = self._arguments(owner, layer, positions)
         # No adapter is chosen yet, and what it adds is rotated like the rest.
         adapted: list[Any] = [module for module in owner.modules() if hasattr(module, "base_layer")]
         for module in adapted:
             module.forward = module.base_layer.forward
         layer.module.forward = see
         try:
-            owner(**self._arguments(owner, layer, positions))
+            owner(**arguments)
         except _Seen as seen:
             keys, values = layer.called_with(*seen.seen)
             return keys.view(len(positions), *layer.keys).clone(), values.view(len(positions), *layer.values).clone()
