@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from mytests.harness.late import OPTIONS
 from mytests.harness.servers import server
-from mytests.harness.serving import COMMAND, FRONT_ENDS, MERGES_OUTPUTS, THREADS_BIND, USE_V1
+from mytests.harness.serving import COMMAND, FRONT_ENDS, MERGES_OUTPUTS, MORE_ROUTES, THREADS_BIND, USE_V1
 from vllm.tracing import SpanAttributes
 
 
@@ -152,7 +152,7 @@ def hook_server(
     given = json.dumps({**fields, "record_to": str(recording)})
     command += ["--special-kwargs", given, "--api-key", KEY, "--chat-template", str(folder / "template.jinja")]
     with collecting() as spans:
-        command += ["--otlp-traces-endpoint", spans.endpoint, *options]
+        command += ["--otlp-traces-endpoint", spans.endpoint, *MORE_ROUTES, *options]
         settings: dict[str, Any] = {"log": log, "max_model_len": max_model_len, **ENVIRONMENT}
         with server(*command, use_v1=USE_V1, **settings) as address:
             yield Server(address, log, recording, spans, model)

@@ -12,6 +12,9 @@ COMMAND = [*CLI, "serve"] if IS_V1 else API_SERVER
 USE_V1 = "1" if IS_V1 else "0"
 HAS_MESSAGES = IS_V1
 """Whether the server has Anthropic's route."""
+MORE_ROUTES = ["--enable-scale-out"] if IS_V1 else []
+"""The option for upstream's route of token ids alone."""
+
 THREADS_BIND = "nobind" if IS_V1 else "all"
 """For ``VLLM_CPU_OMP_THREADS_BIND``."""
 

@@ -4,6 +4,7 @@
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from sequence_hooks.results import ChildOutput, Segment
@@ -40,6 +41,7 @@ def completion(**changes: Any) -> Any:
     token_ids = (6, 3, 4, 7, 8, EOS)
     fields: dict[str, Any] = {
         "index": 0,
+        "request_id": None,
         "sampled": None,
         "token_ids": token_ids,
         "logprobs": [{token_id: SimpleNamespace(logprob=-0.5), 99: None} for token_id in token_ids],
@@ -73,7 +75,7 @@ def test_a_sequence_without_hook_tokens_has_sampled_all() -> None:
     first, second = token_trees(output(*given))
     assert (first.segments, first.last_sampled, first.logprobs) == ((Segment(0, 6, "sampled"),), 5, None)
     assert (first.children[0].segments, first.children[0].last_sampled) == ((), -1)
-    assert (first.name, second.name) == ("r/0", "r/1")
+    assert (first.name, second.name) == ("0_r", "1_r")
 
 
 def test_a_cancelled_child_has_no_result() -> None:
@@ -131,3 +133,46 @@ def test_what_is_refused(changes: dict[str, Any], told: str) -> None:
     """The error names the request."""
     with pytest.raises(ValueError, match=told):
         token_trees(output(**changes))
+
+
+TOLD = {name: value for name, value in vars(completion(request_id="r")).items() if name not in ("logprobs", "sampled")}
+CHOICE = msgspec.to_builtins(TOLD) | {"finish_reason": "stop"}
+NUMBERS = [-0.5] * 6
+RESPONSES: dict[str, dict[str, Any]] = {
+    "completion": {"choices": [{**CHOICE, "prompt_token_ids": [1, 1], "logprobs": {"token_logprobs": NUMBERS}}]},
+    "chat, tokens": {
+        "prompt_token_ids": [1, 1],
+        "choices": [{**CHOICE, "logprobs": {"content": [{"logprob": each} for each in NUMBERS]}}],
+    },
+    "detached": {
+        "prompt_token_ids": [1, 1],
+        "choices": [
+            {**CHOICE, "token_ids": [9], "segments": [], "sampled": {**CHOICE, "logprobs": NUMBERS}, "logprobs": None}
+        ],
+    },
+}
+
+
+@pytest.mark.parametrize("form", RESPONSES)
+def test_a_servers_response_has_the_same_tree(form: str) -> None:
+    """Whichever route has answered."""
+    assert token_trees({"id": "other", **RESPONSES[form]}) == token_trees(output(completion(request_id="r")))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"token_ids": None}, "choice 0 of r has no token_ids; ask for them by return_token_ids"),
+        ({"prompt_token_ids": None}, "choice 0 of r has no prompt_token_ids; ask for them by return_token_ids"),
+        ({"finish_reason": None}, "choice 0 of r has not finished; give a whole response"),
+        ({"logprobs": {"token_logprobs": [0.0] * 8}}, "has 6 tokens and 8 log-probabilities; leave echo out"),
+    ],
+)
+def test_a_response_that_lacks_something_says_what_to_ask_for(changes: dict[str, Any], told: str) -> None:
+    """Nothing is guessed; a prompt may be given, as who has sent it knows it."""
+    choice = {**RESPONSES["completion"]["choices"][0], **changes}
+    with pytest.raises(ValueError, match=told):
+        token_trees({"request_id": "r", "choices": [choice]})
+    if "prompt_token_ids" in changes:
+        (tree,) = token_trees({"request_id": "r", "choices": [choice]}, prompt_token_ids=[1, 1])
+        assert tree.prompt_token_ids == (1, 1)

@@ -46,6 +46,9 @@ def tree_of(completion: Any) -> dict[str, Any]:
         order = getattr(completion, name, None)
         if order is not None:
             tree[name] = {"text": order.text, "token_ids": order.token_ids, "segments": [*map(asdict, order.segments)]}
+            if order.logprobs is not None:
+                entries = zip(order.logprobs, order.token_ids, strict=True)
+                tree[name]["logprobs"] = [entry[token_id].logprob for entry, token_id in entries]
     return tree
 
 

@@ -18,6 +18,7 @@ from sequence_hooks.training.copies import copy_kv, kv_copies, register_attentio
 from sequence_hooks.training.layout import Merge, Moving, lay_out
 from sequence_hooks.training.masks import additive_mask, block_mask, dense_mask, mask_mod, model_inputs
 from sequence_hooks.training.outputs import token_trees
+from sequence_hooks.training.plain import PlainRow, plain_rows
 from sequence_hooks.training.rows import Stretch, Target, TreeRows, pack
 from sequence_hooks.training.text import (
     Fork,
@@ -38,6 +39,7 @@ __all__ = [
     "InsertedText",
     "Merge",
     "Moving",
+    "PlainRow",
     "PrefixOf",
     "ResultOf",
     "SampledText",
@@ -59,6 +61,7 @@ __all__ = [
     "mask_mod",
     "model_inputs",
     "pack",
+    "plain_rows",
     "register_attention",
     "token_trees",
 ]

@@ -6,6 +6,7 @@ from itertools import chain
 from typing import Any, Protocol
 
 from sequence_hooks.results import ChildOutput, Join, Segment
+from sequence_hooks.training.responses import Completion, completions_of
 from sequence_hooks.training.token_tree import TokenTree
 from sequence_hooks.tree.replacement import replaced_ranges
 
@@ -21,39 +22,55 @@ class FinishedOutput(Protocol):
     finished: bool
 
 
-def token_trees(output: FinishedOutput) -> list[TokenTree]:
+def token_trees(finished: FinishedOutput | Any, prompt_token_ids: Sequence[int] | None = None) -> list[TokenTree]:
     """The tree of each completion of a finished request.
 
-    A tree is named like its request; with several completions, the index follows after a slash. Its log-probabilities
-    are those that the engine has returned; request them by ``SamplingParams(logprobs=0)``.
+    A tree is named as its children name their parent: like its request, with several completions by the index, too.
+    Its log-probabilities are those that the engine has returned; ask for them by ``SamplingParams(logprobs=0)``, or as
+    the server's route has it.
+
+    Args:
+        finished: What ``LLM`` or ``AsyncLLM`` returns, or a server's response to ``/v1/completions``,
+            ``/v1/chat/completions`` or ``/inference/v1/generate``, as the client's object or as JSON, but no stream.
+        prompt_token_ids: The prompt, where a response has none.
 
     Raises:
-        ValueError: the request has not finished, or its output lacks the prompt.
+        ValueError: the request has not finished, or something is missing that its tree needs; the message says what to
+            ask for.
     """
-    if not output.finished:
-        raise ValueError(f"request {output.request_id} has not finished")
-    if output.prompt_token_ids is None:
-        raise ValueError(f"the output of request {output.request_id} has no prompt_token_ids")
-    prompt, name = tuple(output.prompt_token_ids), output.request_id
-    if len(output.outputs) == 1:
-        return [_of_completion(name, prompt, output.outputs[0])]
-    return [_of_completion(f"{name}/{each.index}", prompt, each) for each in output.outputs]
+    if not hasattr(finished, "outputs"):
+        return [_tree_of(each) for each in completions_of(finished, prompt_token_ids)]
+    if not finished.finished:
+        raise ValueError(f"request {finished.request_id} has not finished")
+    prompt = finished.prompt_token_ids if prompt_token_ids is None else prompt_token_ids
+    if prompt is None:
+        raise ValueError(f"the output of request {finished.request_id} has no prompt_token_ids; give them")
+    is_one = len(finished.outputs) == 1
+    for_each = ((finished.request_id if is_one else f"{each.index}_{finished.request_id}") for each in finished.outputs)
+    return [_tree_of(_completion(name, prompt, each)) for name, each in zip(for_each, finished.outputs, strict=True)]
 
 
-def _of_completion(name: str, prompt: tuple[int, ...], completion: Any) -> TokenTree:
+def _completion(name: str, prompt: Sequence[int], given: Any) -> Completion:
     # Where results of detached children stand in the output, ``sampled`` is what it had as its context.
-    own = completion if completion.sampled is None else completion.sampled
+    own = given if given.sampled is None else given.sampled
     token_ids = tuple(own.token_ids)
+    logprobs = _logprobs(own.logprobs, token_ids)
+    return Completion(
+        given.request_id or name, tuple(prompt), token_ids, logprobs, own.segments, given.joins, given.children
+    )
+
+
+def _tree_of(completion: Completion) -> TokenTree:
     return TokenTree(
-        name=name,
+        name=completion.name,
         num_shared=0,
-        prompt_token_ids=prompt,
-        output_token_ids=token_ids,
-        segments=_segments(own.segments, len(token_ids)),
+        prompt_token_ids=completion.prompt_token_ids,
+        output_token_ids=completion.token_ids,
+        segments=_segments(completion.segments, len(completion.token_ids)),
         joins=completion.joins,
         result=(),
-        logprobs=_logprobs(own.logprobs, token_ids),
-        children=_of_children(completion.children, len(prompt), completion.joins),
+        logprobs=completion.logprobs,
+        children=_of_children(completion.children, len(completion.prompt_token_ids), completion.joins),
     )
 
 

@@ -156,6 +156,7 @@ def _extend_server() -> None:
     from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
     from vllm.entrypoints.openai.models.serving import OpenAIServingModels
     from vllm.entrypoints.openai.responses.serving import OpenAIServingResponses
+    from vllm.entrypoints.scale_out.token_in_token_out.serving import ServingTokens
     from vllm.entrypoints.serve.engine.serving import BaseServing
 
     _extend(OpenAIServingCompletion, "create_completion", openai.request_trees)
@@ -164,6 +165,8 @@ def _extend_server() -> None:
     _extend(OpenAIServingChat, "create_chat_completion", openai.request_chat)
     _extend(OpenAIServingChat, "chat_completion_stream_generator", openai.chat_stream)
     _extend(OpenAIServingChat, "chat_completion_full_generator", openai.chat_response)
+    _extend(ServingTokens, "serve_tokens_full_generator", openai.tokens_response)
+    _extend(ServingTokens, "serve_tokens_stream_generator", openai.tokens_stream)
     _extend(OpenAIServingModels, "show_available_models", openai.list_models)
     _extend(BaseServing, "_check_model", openai.check_model)
     _extend(AnthropicServingMessages, "create_messages", openai.request_messages)

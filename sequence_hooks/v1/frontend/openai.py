@@ -23,7 +23,7 @@ from sequence_hooks.serving.outlines.requests import (
     refused_fields,
     with_aliases,
 )
-from sequence_hooks.serving.trees import CHAT_CHUNK, TreeStream, add_trees, keep_last
+from sequence_hooks.serving.trees import CHAT_CHUNK, TreeStream, add_trees, keep_last, tree_of
 from sequence_hooks.serving.usage import COUNT_TREE
 from sequence_hooks.v1.releases.installed import completion_usage_type
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
@@ -150,6 +150,38 @@ async def chat_response(upstream: Callable[..., Any], *args: Any, **kwargs: Any)
     if hasattr(response, "choices"):
         add_trees(response, results[0].outputs, completion_usage_type())
     return response
+
+
+async def tokens_response(upstream: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Upstream's response of ``/inference/v1/generate``, with trees; an error as it is."""
+    given = _named(upstream, args, kwargs)
+    results: list[Any] = []
+    given["result_generator"] = keep_last(given["result_generator"], results)
+    response = await upstream(**given)
+    trees = [tree_of(completion) for completion in results[0].outputs] if hasattr(response, "choices") else []
+    return _told(response, trees) if any(trees) else response
+
+
+async def tokens_stream(upstream: Callable[..., Any], *args: Any, **kwargs: Any) -> AsyncGenerator[str, None]:
+    """Upstream's lines of a stream of ``/inference/v1/generate``, with trees."""
+    given = _named(upstream, args, kwargs)
+    stream = TreeStream({}, given["request"].sampling_params.n or 1)
+    made = upstream(**{**given, "result_generator": stream.watched(given["result_generator"])})
+    async for line in stream.of_parent(made):
+        yield line
+
+
+def _told(response: Any, trees: Sequence[dict[str, Any]]) -> Any:
+    """A response whose choices take no other fields, which tells of trees where upstream makes its body."""
+
+    class WithTrees(type(response)):  # type: ignore[misc]
+        def model_dump(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+            body: dict[str, Any] = super().model_dump(*args, **kwargs)
+            for choice, tree in zip(body["choices"], trees, strict=True):
+                choice.update(tree)
+            return body
+
+    return WithTrees.model_construct(**dict(response))
 
 
 async def _stream(
