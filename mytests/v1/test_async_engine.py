@@ -17,7 +17,7 @@ from sequence_hooks.config.choices import PositionRule
 from sequence_hooks.v1 import AsyncLLM, LLMEngine
 from vllm import envs
 from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
-from vllm.sampling_params import RequestOutputKind
+from vllm.sampling_params import RequestOutputKind, SamplingParams
 
 pytestmark = [pytest.mark.model, pytest.mark.floats, pytest.mark.full]
 
@@ -95,18 +95,36 @@ async def last(outputs: AsyncIterator[Any]) -> Any:
     return found
 
 
+def endless() -> SamplingParams:
+    """No child ends before an abort has come, however busy the machine is, and none waits for a caller."""
+    sync = hooks_for("promise").sync_token_id
+    assert sync is not None
+    params = GREEDY.clone()
+    params.min_tokens = params.max_tokens = 120
+    params.logit_bias = {sync: -100}
+    params.output_kind, params.extra_args = RequestOutputKind.DELTA, {"stream_children": True}
+    return params
+
+
+@pytest.mark.rule(8)
+def test_who_still_runs_when_its_request_is_aborted_is_aborted(running: Running) -> None:
+    """The last output says so, of the request and of its children."""
+
+    async def aborted() -> Any:
+        async for output in running.engine.generate(sure_prompts(1, 13, "promise")[0], endless(), "r"):
+            if output.child_deltas:
+                await running.engine.abort("r")
+        return output.outputs[0]
+
+    completion = running.run(aborted())
+    assert completion.finish_reason == "abort"
+    assert {(child.failed, child.finish_reason) for child in completion.children} == {(True, "abort")}
+
+
 @pytest.mark.rule(8)
 def test_a_child_is_aborted_alone(running: Running) -> None:
     """Whichever engine has its request; the parent goes on without it."""
-    engine, prompts = running.engine, sure_prompts(4, 13, "promise")
-    params = GREEDY.clone()
-    # No child ends before the abort has come, however busy the machine is, and none waits for a caller.
-    params.min_tokens = params.max_tokens = 120
-    params.extra_args = {"stream_children": True}
-    sync = hooks_for("promise").sync_token_id
-    assert sync is not None
-    params.logit_bias = {sync: -100}
-    params.output_kind = RequestOutputKind.DELTA
+    engine, prompts, params = running.engine, sure_prompts(4, 13, "promise"), endless()
 
     async def without_its_first_child(number: int) -> Any:
         outputs: AsyncIterator[Any] = engine.generate(prompts[number], params, f"a{number}")

@@ -112,11 +112,19 @@ def finish_reason_of(child: Branch[N]) -> str | None:
 def set_tree(completion: TreeFields, branch: Branch[N]) -> None:
     """Put what hooks did into a completion that has finished; ``branch`` is the root of its tree."""
     completion.request_id = branch.request_id
-    completion.children = tuple(output_of(child) for child in branch.children)
+    completion.children = tuple(_ended(output_of(child)) for child in branch.children)
     completion.segments = branch.segments
     completion.joins = tuple(branch.joins)
     completion.tree_tokens = tokens_of(branch)
     completion.limits_met = tuple(branch.tree.limits_met)
+
+
+def _ended(child: ChildOutput) -> ChildOutput:
+    """A child of a request that has ended. If it still ran, the request was aborted, and it with the request."""
+    if child.finished_time is not None:
+        return child
+    below = tuple(map(_ended, child.children))
+    return replace(child, failed=True, finish_reason=child.finish_reason or "abort", children=below)
 
 
 def set_final_order(completion: Any, sampled: Transcript, assembled: Transcript, is_delta: bool) -> None:
