@@ -9,6 +9,7 @@ import pytest
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers.builtin import SyncHandler
+from vllm.engine import admission
 from vllm.engine.admission import admit
 from vllm.engine.request_checks import MAX_SAMPLES, ModelFacts, check_request, only_value_errors
 from vllm.pooling_params import PoolingParams
@@ -128,6 +129,15 @@ class TestAdmission:
         hooks = SpecialKwargs(child_sampling_params={"min_tokens": 2}, **fields)
         with pytest.raises(ValueError, match="with the server's child_sampling_params, stop_token_ids has 999"):
             admitted(SamplingParams(stop_token_ids=[999]), hooks)
+
+    def test_log_probabilities_as_one_row_are_told_or_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """See `mytests.core.test_flat_logprobs`."""
+        told = list[str]()
+        monkeypatch.setattr(admission.logger, "warning_once", told.append)
+        admitted(SamplingParams(logprobs=0), SpecialKwargs(sync_token_id=1))
+        assert len(told) == 1
+        with pytest.raises(ValueError, match="logprobs is 0"):
+            admitted(SamplingParams(logprobs=0), SpecialKwargs(sync_token_id=1, flat_logprobs="refuse"))
 
     def test_one_that_has_no_such_children_is_admitted(self) -> None:
         """It has switched hooks off, its children have no parameters of their own, or it is up to upstream: to pool."""

@@ -2,6 +2,7 @@
 """Requests that hooks cannot serve are refused as upstream refuses its clients' mistakes."""
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.v1 import plugin
+from sequence_hooks.v1.frontend import input_processor
 from sequence_hooks.v1.frontend.input_processor import HookInputProcessor
 from sequence_hooks.v1.frontend.openai import request_trees
 from sequence_hooks.v1.prior_output import PRIOR_OUTPUT
@@ -84,6 +86,18 @@ def test_what_hooks_tell_the_core_and_the_worker_cannot_come_from_a_user(name: s
     processor.special_kwargs = HOOKS
     with pytest.raises(VLLMValidationError, match=f"extra_args has '{name}', which .*; leave it out"):
         processor._validate_params(SamplingParams(extra_args={name: "abc"}))
+
+
+def test_log_probabilities_as_one_row_are_told_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """See `mytests.core.test_flat_logprobs`."""
+    processor, told = HookInputProcessor.__new__(HookInputProcessor), list[str]()
+    monkeypatch.setattr(input_processor.logger, "warning_once", told.append)
+    processor.special_kwargs = HOOKS
+    processor._check_extra_args(SamplingParams(logprobs=0))
+    assert len(told) == 1
+    processor.special_kwargs = replace(HOOKS, flat_logprobs="refuse")
+    with pytest.raises(VLLMValidationError, match="logprobs is 0"):
+        processor._validate_params(SamplingParams(logprobs=0))
 
 
 def asynchronous_engine(monkeypatch: pytest.MonkeyPatch, kind: type[InputProcessor]) -> Any:

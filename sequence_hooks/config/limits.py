@@ -18,6 +18,11 @@ from sequence_hooks.text.messages import abbreviated
 _MAX_NAMES = 100
 """The maximum number of names checked for misspelling: no user types more, and each costs time in the engine's loop."""
 
+_FLAT = (
+    "with sequence hooks they belong to the sequences of a tree, and as one row they are those of no context. Read "
+    "them by sequence_hooks.training.token_trees and say so by reads_trees=1 in extra_args (vllm_xargs on the server)"
+)
+
 LimitName = Literal[
     "max_child_depth", "max_children", "max_tree_sequences", "max_tree_tokens", "max_model_len", "wait_for"
 ]
@@ -41,6 +46,9 @@ class Limits(TreeLimits):
     end_at_join: bool = False
     """If true, the request's own sequence ends where it first gets its children's results."""
 
+    reads_trees: bool = False
+    """Whether its caller takes log-probabilities from the tree, see `SpecialKwargs.flat_logprobs`."""
+
 
 _LIMITS = {field.name: least_of(field) for field in fields(TreeLimits)}
 """The least value of each limit."""
@@ -62,6 +70,22 @@ def limits_of(special_kwargs: SpecialKwargs, extra_args: Mapping[str, Any] | Non
     switches = (field.name for field in fields(Limits) if field.name not in _LIMITS)
     values |= {name: _check_switch(name, given[name]) for name in switches if name in given}
     return Limits(**{"hooks": not special_kwargs.hooks_on_request, **values})
+
+
+def flat_reading(special_kwargs: SpecialKwargs, limits: Limits, num_logprobs: int | None) -> str | None:
+    """A warning for a caller that may read a tree's log-probabilities as one row; None if there is nothing to say.
+
+    Args:
+        num_logprobs: How many the request asks for; None if it asks for none.
+
+    Raises:
+        ValueError: `SpecialKwargs.flat_logprobs` is "refuse".
+    """
+    if num_logprobs is None or not limits.hooks or limits.reads_trees or special_kwargs.flat_logprobs == "allow":
+        return None
+    if special_kwargs.flat_logprobs == "refuse":
+        raise ValueError(f"logprobs is {num_logprobs}: {_FLAT}, or leave logprobs out")
+    return f"A request asks for logprobs: {_FLAT}, or set flat_logprobs to 'allow'"
 
 
 def max_tokens_without_tree(special_kwargs: SpecialKwargs, params: Any) -> int | None:

@@ -12,6 +12,7 @@ from sequence_hooks.config.choices import (
     BlockedKVPolicy,
     BlockOn,
     ChildContext,
+    FlatLogprobs,
     PositionRule,
     SyncResume,
     TriggerBy,
@@ -145,6 +146,11 @@ class SpecialKwargs(TreeLimits, metaclass=_WithProtocol):
     sync_resume: SyncResume = "auto"
     """"auto": a sync with nothing to wait for resumes at the next step. "manual": a sync also waits until a caller
     resumes the sequence."""
+
+    flat_logprobs: FlatLogprobs = "warn"
+    """What happens to a request that asks for log-probabilities and does not say, by ``reads_trees`` in its extra
+    arguments, that its caller takes them from a tree. A trainer that takes them from one row trains on numbers that no
+    context had. "warn": the log says so once. "refuse": it is an error. "allow": nothing."""
 
     handlers: Mapping[int | str, str] | tuple[tuple[int | str, str], ...] = ()
     """User-defined hooks: for each token, by id or text, the qualified name of the factory of its handler

@@ -5,11 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.config.limits import limits_of
+from sequence_hooks.config.limits import flat_reading, limits_of
 from sequence_hooks.tree.ids import check_request_id
 from vllm.engine.child_params import inherit
 from vllm.engine.request_checks import ModelFacts, check_prompt, check_request, only_value_errors
+from vllm.logger import init_logger
 from vllm.sampling_params import SamplingParams
+
+logger = init_logger(__name__)
 
 
 def admit(
@@ -63,6 +66,9 @@ def _admit_params(request_id: str, params: object, special_kwargs: SpecialKwargs
         check_request(params, model)
         if special_kwargs is not None:
             limits = limits_of(special_kwargs, params.extra_args)
+            warning = flat_reading(special_kwargs, limits, params.logprobs)
+            if warning is not None:
+                logger.warning_once(warning)
             by_promise = special_kwargs.promise_token_id is not None or special_kwargs.promise_token is not None
             if limits.hooks and limits.max_child_depth > 0 and (by_promise or special_kwargs.named_handlers):
                 _admit_children(params, special_kwargs, model)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.config.limits import limits_of
+from sequence_hooks.config.limits import flat_reading, limits_of
 from sequence_hooks.serving.outlines.answer import Engine
 from sequence_hooks.serving.outlines.reader import Texts
 from sequence_hooks.serving.outlines.tape import Detokenizer
@@ -14,11 +14,14 @@ from sequence_hooks.tree.ids import check_request_id
 from sequence_hooks.v1.prior_output import PRIOR_OUTPUT
 from sequence_hooks.v1.wire import EVENT_LOG_ID, INJECTED_BY, RESUME, bare_request
 from vllm.exceptions import VLLMValidationError
+from vllm.logger import init_logger
 from vllm.logprobs import Logprob
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 from vllm.v1.engine.input_processor import InputProcessor
+
+logger = init_logger(f"vllm.{__name__}")
 
 _OURS = {PRIOR_OUTPUT, RESUME, INJECTED_BY}
 """Extra arguments that the core and the worker believe."""
@@ -77,9 +80,15 @@ class HookInputProcessor(InputProcessor):
                 f"extra_args has {name!r}, which sequence hooks use themselves; leave it out", parameter="extra_args"
             )
         try:
-            limits_of(self.special_kwargs, params.extra_args)
+            limits = limits_of(self.special_kwargs, params.extra_args)
         except ValueError as error:
             raise VLLMValidationError(str(error), parameter="extra_args") from None
+        try:
+            warning = flat_reading(self.special_kwargs, limits, params.logprobs)
+        except ValueError as error:
+            raise VLLMValidationError(str(error), parameter="logprobs") from None
+        if warning is not None:
+            logger.warning_once(warning)
 
 
 def engine_of(tokenizer: Any) -> Engine:
