@@ -20,8 +20,7 @@ def check_tree(root: Node, rules: Rules) -> None:
     nodes = list(root.walk())
     num_in_tree = sum(len(node.sampled) for node in nodes)
     assert len(nodes) <= rules.max_tree_sequences, f"{root.name} has a tree of {len(nodes)} sequences"
-    # Each sequence may sample once in the step in which the budget is used up.
-    assert num_in_tree < rules.max_tree_tokens + len(nodes), f"{root.name} has a tree of {num_in_tree} tokens"
+    assert num_in_tree <= rules.max_tree_tokens, f"{root.name} has a tree of {num_in_tree} tokens"
     refusals = Refusals()
     for node in nodes:
         _Replay(node, rules, num_in_tree, len(nodes), refusals).check()

@@ -2,6 +2,7 @@
 """Speculative decoding: a step has several tokens of a sequence, and its tree is that of as many steps."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from forkjoin_task import MODES as TASKS
 
 from mytests.harness.handlers import FORK, own
 from mytests.harness.installed import MODES
+from mytests.harness.recorded import engine_recorded_to, only
 from mytests.harness.sure import sure_prompts
 from mytests.harness.surgical import (
     HOOKS,
@@ -26,8 +28,10 @@ from mytests.harness.surgical import (
     plan,
     tree,
 )
-from mytests.harness.tiers import names
+from mytests.harness.tiers import names, pairs
 from mytests.harness.v1.releases import RELEASE
+from sequence_hooks.trace import events
+from sequence_hooks.trace.reader import read
 from vllm.v1.outputs import DraftTokenIds
 
 INJECTING = replace(SYNC_HOOKS, child_merge_strategy="kv_inject")
@@ -45,6 +49,12 @@ TREES: dict[str, tuple[SpecialKwargs, tuple[Any, ...]]] = {
     "injected": (INJECTING, ("some!text!and.after!it.z", "first result", "second", "third")),
     "injected side by side": (replace(INJECTING, position_rule="overlap"), ("a!b!c.defgh", "first result", "second")),
 }
+
+
+def engine_with(num_drafts: int, mode: str, hooks: SpecialKwargs, **sizes: Any) -> SurgicalEngine:
+    schedule, runner = mode.split("-")
+    is_async = schedule == "asynchronous"
+    return SurgicalEngine(hooks, is_async=is_async, runner=runner, num_drafts=num_drafts, **sizes)
 
 
 def told(completion: Any) -> list[Any]:
@@ -65,11 +75,9 @@ def told(completion: Any) -> list[Any]:
 @pytest.mark.parametrize("sizes", [{}, {"num_blocks": 16, "max_num_seqs": 2, "max_model_len": 64}], ids=["", "tight"])
 def test_a_tree_is_the_same(hooks: SpecialKwargs, texts: tuple[Any, ...], mode: str, sizes: Any) -> None:
     """Spawns, segments and joins included, with logprobs of each token, in fewer steps."""
-    schedule, runner = mode.split("-")
     outputs, steps = [], []
     for num_drafts in (0, 3):
-        fields: dict[str, Any] = {"is_async": schedule == "asynchronous", "runner": runner, "num_drafts": num_drafts}
-        engine = SurgicalEngine(hooks, **fields, **sizes)
+        engine = engine_with(num_drafts, mode, hooks, **sizes)
         engine.add()
         steps.append(engine.run(plan(**tree(*texts))))
         engine.assert_empty()
@@ -81,13 +89,47 @@ def test_a_tree_is_the_same(hooks: SpecialKwargs, texts: tuple[Any, ...], mode: 
     assert steps[1] < steps[0]
 
 
+ONE_AT_A_TIME = tree("ab!cdefgh!i", ("AB!CDEF", "vwxyz"), "GHIJ")
+SIDE_BY_SIDE = tree("!!!abcdefgh.z", "A" * 9, "BCDEFGHIJKLM", "VW")
+
+
+@pytest.mark.rule(14)
+@pytest.mark.parametrize(("most", "mode"), pairs([(most,) for most in range(1, 29, 2)], MODES))
+class TestBudgets:
+    def test_one_that_is_used_by_one_sequence_at_a_time_ends_a_tree_at_the_same_token(
+        self, most: int, mode: str
+    ) -> None:
+        """Wherever in a run the last token is."""
+        hooks = replace(HOOKS, max_tree_tokens=most, max_child_depth=2)
+        one_by_one, in_runs = (completed(engine_with(n, mode, hooks), **ONE_AT_A_TIME) for n in (0, 4))
+        assert told(in_runs) == told(one_by_one)
+        assert in_runs.limits_met == one_by_one.limits_met
+
+    def test_one_that_several_use_is_never_exceeded(self, most: int, mode: str) -> None:
+        """And is used up; each sequence has the first of its tokens."""
+        hooks = replace(SYNC_HOOKS, max_tree_tokens=most)
+        output = completed(engine_with(4, mode, hooks), **SIDE_BY_SIDE)
+        own = sum(each.end - each.start for each in output.segments if each.origin == "sampled")
+        assert own + output.tree_tokens.sampled_below == most
+        assert all(SIDE_BY_SIDE[child.request_id].startswith(child.text) for child in output.children)
+
+
 @pytest.mark.parametrize("is_async", [False, True])
-def test_tokens_after_one_that_blocks_are_taken_back(is_async: bool) -> None:
-    """They are counted, and the sequence samples them again after its join."""
-    engine = SurgicalEngine(HOOKS, num_drafts=3, is_async=is_async)
-    output = completed(engine, **tree("a!bcd", "AB"))
-    assert output.text == "aABbcd"
-    assert engine.scheduler._stats.num_taken_back > 0
+def test_tokens_after_one_that_blocks_are_taken_back(is_async: bool, tmp_path: Path) -> None:
+    """Upstream counts them as accepted; our metric has them, and a recording all three numbers of each sequence."""
+    engine = engine_recorded_to(tmp_path / "run.jsonl", HOOKS, num_drafts=3, is_async=is_async)
+    output = completed(engine, **tree("a!bcdef", "ABCD"))
+    assert output.text == "aABCDbcdef"
+    stats = [each.spec_decoding_stats for each in engine.scheduler_stats if each.spec_decoding_stats is not None]
+    num_drafted, num_accepted = (sum(getattr(each, f"num_{n}_tokens") for each in stats) for n in ("draft", "accepted"))
+    assert (num_accepted, engine.scheduler._stats.num_taken_back) == (8, 1)
+    ends = {each.sequence: each for each in only(read(tmp_path / "run.jsonl"), events.Finished)}
+    assert {name: (each.num_accepted, each.num_taken_back) for name, each in ends.items()} == {
+        "r": (6, 1), "r_child_0": (2, 0),
+    }  # fmt: skip
+    # With steps in flight some are computed for nothing: upstream drops their tokens, and does not count their drafts.
+    num_recorded = sum(each.num_drafted for each in ends.values())
+    assert num_recorded > num_drafted if is_async else num_recorded == num_drafted
 
 
 def test_drafts_for_a_sequence_that_is_set_aside_are_dropped() -> None:

@@ -62,10 +62,10 @@ class Step(Event, frozen=True):
     """A step of the engine starts; if nothing is scheduled, the step before it has ended."""
 
     prefill: list[tuple[str, int]]
-    """Sequences, and the number of tokens that each computes."""
+    """Sequences, and the number of tokens that each computes, without drafts."""
 
     decode: list[str]
-    """Sequences that compute one token each."""
+    """Sequences that compute one token each, and drafts after it."""
 
     num_used_blocks: int
     num_unshared_blocks: int
@@ -107,6 +107,14 @@ class Finished(Event, frozen=True):
 
     num_output_tokens: int
     text: str
+    num_drafted: int = 0
+    """Tokens that speculative decoding has drafted for it, and the model has computed."""
+
+    num_accepted: int = 0
+    """Those of them that the model has sampled, too."""
+
+    num_taken_back: int = 0
+    """Accepted ones that are not in its output, as they come after one that has blocked or ended it."""
 
 
 AnyEvent = SchedulerStarted | Arrived | TreeChanged | Step | Evicted | Preempted | SwappedIn | Finished

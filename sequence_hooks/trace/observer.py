@@ -61,9 +61,9 @@ class RunRecorder(TreeRecorder):
         """Note that a sequence that does not run gives up KV, of which so many tokens will have to be recomputed."""
         self._observer.note(events.Evicted, sequence=sequence, means=means, num_recomputed=num_recomputed)
 
-    def _ended(self, sequence: str, status: Enum, num_output_tokens: int, text: str) -> None:
+    def _ended(self, sequence: str, status: Enum, num_output_tokens: int, text: str, **drafts: int) -> None:
         reason = status.name.removeprefix("FINISHED_").lower()
-        fields: dict[str, Any] = {"reason": reason, "num_output_tokens": num_output_tokens, "text": text}
+        fields: dict[str, Any] = {"reason": reason, "num_output_tokens": num_output_tokens, "text": text, **drafts}
         self._observer.note(events.Finished, sequence=sequence, **fields)
 
     def _step(self, start: float, prefill: list[tuple[str, int]], decode: list[str], **counts: int) -> None:

@@ -204,6 +204,16 @@ def has_room(branch: Branch[Any], num_context: int, max_len: int) -> bool:
     return not is_full and not branch.tree.has_used_up
 
 
+def is_dropped(branch: Branch[Any]) -> bool:
+    """Whether a token that a sequence has just sampled is dropped, as if it had never been sampled: an earlier one of
+    the same step was the last that its tree may sample.
+
+    An engine asks before each token, also where a step has several tokens of a sequence, and counts each as it appends
+    it. So a tree never samples more than its ``max_tree_tokens``, whatever a step consists of.
+    """
+    return branch.tree.has_used_up
+
+
 def ready(branches: Iterable[Branch[S]]) -> Iterator[Branch[S]]:
     """The ``branches`` that are BLOCKED and have nothing left to wait for.
 

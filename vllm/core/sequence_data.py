@@ -102,6 +102,17 @@ def cut_context(seq: Sequence, num_kept: int) -> None:
     seq.__class__ = WholeOutputSequence
 
 
+def take_back_last(seq: Sequence) -> None:
+    """Undo the last `Sequence.append_token_id`, of whose token neither the worker nor a caller knows."""
+    data = seq.data
+    token_id = data._output_token_ids.pop()
+    data._cached_all_token_ids.pop()
+    data._new_appended_tokens.pop()
+    if isinstance(data, MergedSequenceData):
+        data.output_token_ids_array.pop()
+    data._cumulative_logprob -= seq.output_logprobs.pop()[token_id].logprob
+
+
 class ReleasedTokens(Ids[int]):
     """Token ids of which only the number is known."""
 

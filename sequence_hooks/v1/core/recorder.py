@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a scheduler records about requests, steps and trees."""
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,9 @@ class SchedulerRecorder(RunRecorder):
         self._num_prompt_tokens: dict[str, int] = {}
         """Of each sequence whose end is not noted yet. For upstream, a join turns a whole context into the prompt."""
 
+        self._drafts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """Counts of the drafts of each such sequence, by the fields of `sequence_hooks.trace.events.Finished`."""
+
         block_size = manager.coordinator.single_type_managers[0].block_size
         # The first block is upstream's null block, which no request can have.
         observer.note(events.SchedulerStarted, block_size=block_size, num_blocks=self._pool.num_gpu_blocks - 1)
@@ -46,12 +50,18 @@ class SchedulerRecorder(RunRecorder):
         if self.is_recording:
             self._num_prompt_tokens.setdefault(request.request_id, request.num_prompt_tokens)
 
+    def sampled(self, sequence: str, num_accepted: int, num_taken_back: int) -> None:
+        """Note that a step has accepted drafts of a sequence, which a handler may have aborted meanwhile."""
+        if sequence in self._num_prompt_tokens:
+            self._drafts[sequence].update(num_accepted=num_accepted, num_taken_back=num_taken_back)
+
     def ended(self, request: Request) -> None:
         """Note the end of a sequence."""
         if self.is_recording:
             output = request.all_token_ids[self._num_prompt_tokens.pop(request.request_id) :]
             text = self._decode(output, params_of(request).skip_special_tokens)
-            self._ended(request.request_id, request.status, len(output), text)
+            drafts = self._drafts.pop(request.request_id, Counter[str]())
+            self._ended(request.request_id, request.status, len(output), text, **drafts)
 
     def step(
         self,
@@ -74,7 +84,10 @@ class SchedulerRecorder(RunRecorder):
         for name, num_tokens in scheduled.items():
             # Upstream counts what is scheduled as computed already.
             start_of_chunk = requests[name].num_computed_tokens - num_tokens
-            num_known = num_tokens - len(drafts.get(name, ()))
+            num_drafted = len(drafts.get(name, ()))
+            num_known = num_tokens - num_drafted
+            if num_drafted:
+                self._drafts[name].update(num_drafted=num_drafted)
             if num_known > 1 or start_of_chunk < requests[name].num_prompt_tokens:
                 prefill.append((name, num_known))
             else:

@@ -13,7 +13,8 @@ Take = Callable[[Request, list[int], bool], tuple[list[int], bool]]
 
 def take(request: Request, token_ids: list[int], is_stale: bool, take_one: Take) -> tuple[list[int], bool]:
     """Take the tokens of a run one by one, each as if it had a step of its own, up to one that blocks or ends the
-    request. The others are taken back: a front end never sees them, and KV that was computed for them is written over.
+    request, or is dropped. The others are taken back: a front end never sees them, and KV that was computed for them is
+    written over.
 
     Before each token, KV is written for all tokens of the context but the last one. Where steps overlap, upstream's
     placeholders say so; otherwise upstream has counted the whole run as computed.
@@ -29,9 +30,16 @@ def take(request: Request, token_ids: list[int], is_stale: bool, take_one: Take)
         request.num_computed_tokens += counts_ahead
         appended, has_stopped = take_one(request, [token_id], is_stale)
         taken += appended
-        if has_stopped or request.is_finished():
+        if has_stopped or not appended or request.is_finished():
             return taken, has_stopped
     return taken, False
+
+
+def drop(request: Request) -> tuple[list[int], bool]:
+    """Take no token, and count no more KV as written than before any other token."""
+    most = request.num_tokens - 1 + request.num_output_placeholders
+    request.num_computed_tokens = min(request.num_computed_tokens, most)
+    return [], False
 
 
 def remove_padding(scheduled: SchedulerOutput, glue: Iterable[str]) -> None:

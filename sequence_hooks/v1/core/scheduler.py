@@ -170,8 +170,10 @@ class HookScheduler(ReleaseScheduler):
         branch, decision = self.branches.get(request.request_id), None
         if earlier and (branch is not None or self._may_meet_a_hook(request, new_token_ids)):
             taken, has_stopped = runs.take(request, new_token_ids, is_stale, self._update_request_with_output)
-            self._stats.num_taken_back += len(new_token_ids) - len(taken)
+            self._note_run(request, len(earlier), taken)
             return taken, has_stopped
+        if branch is not None and rules.is_dropped(branch):
+            return runs.drop(request)
         is_last = branch is None and request.num_output_tokens + 1 >= request.max_tokens
         if is_last or token_id in self.driver.triggers.candidates:
             num_prompt = request.num_prompt_tokens if branch is None else branch.sequence.num_prompt_tokens
@@ -183,6 +185,8 @@ class HookScheduler(ReleaseScheduler):
             branch = self.branches.get(request.request_id)
         new_token_ids, has_stopped = super()._update_request_with_output(request, new_token_ids, is_stale)
         if branch is None:
+            if earlier:
+                self._note_run(request, len(earlier), new_token_ids)
             return new_token_ids, has_stopped
         branch.count_sampled()
         has_room = rules.has_room(branch, request.num_tokens, self.max_model_len)
@@ -191,6 +195,12 @@ class HookScheduler(ReleaseScheduler):
             self.driver.end(branch, stop_tokens)
             return new_token_ids, True
         return new_token_ids, decision is not None and self.driver.apply(branch, decision)
+
+    def _note_run(self, request: Request, num_accepted: int, taken: Sequence[int]) -> None:
+        # The last token of a run is no draft.
+        num_taken_back = max(0, num_accepted - len(taken))
+        self._stats.num_taken_back += num_taken_back
+        self._recorder.sampled(request.request_id, num_accepted, num_taken_back)
 
     def _may_meet_a_hook(self, request: Request, new_token_ids: Sequence[int]) -> bool:
         """Whether one of several tokens of a request without a tree has a hook, or may be the last one."""

@@ -46,7 +46,7 @@ class CoreStats:
         """The latest statistics, with all evictions so far, and all tokens that were taken back."""
 
         self.num_taken_back = 0
-        """Tokens of runs that were sampled, and not appended."""
+        """Drafts that were accepted, and not appended."""
 
     def changed(self, num_running: int) -> CoreHookStats | None:
         """The statistics, with what has happened since the last ones; None if nothing has changed.

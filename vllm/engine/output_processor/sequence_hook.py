@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sequence_hooks.handlers.triggers import Triggers
+from sequence_hooks.tree import rules
 from sequence_hooks.tree.driver import ForkJoinDriver, Sampled
 from sequence_hooks.tree.events import Assembled, Blocked, TreeEvent
 from sequence_hooks.tree.log import HookLog
@@ -14,6 +15,7 @@ from sequence_hooks.tree.rules import Decision
 from vllm.config import SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.core.hooked_sequence import V0Branch, V0Sequence, attach, branch_of
+from vllm.core.sequence_data import take_back_last
 from vllm.engine.child_params import Complete
 from vllm.engine.children import ChildSequences
 from vllm.engine.output_processor.final_order import orders_of
@@ -74,6 +76,12 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         The hook decides about the token before detokenization and stop checking. Its decision is
         dropped if the token ends its sequence.
         """
+        branch = branch_of(sequence_group)
+        if branch is not None and rules.is_dropped(branch):
+            if is_async:
+                take_back_last(sequence_group.first_seq)
+                sequence_group.first_seq.has_unprocessed = False
+            return
         # With asynchronous processing, the token was appended before the next step was scheduled.
         decision = self._sampled(sequence_group, outputs[0].samples[0].output_token, int(is_async))
         super().process_outputs(sequence_group, outputs, is_async)
