@@ -134,6 +134,8 @@ def _together(request: Request, setup: Setup, stream: str) -> Request:
     """The request without what ``setup`` rules out, and with outputs of the kind ``stream``."""
     least = min(request.max_tokens, setup.child_max_tokens or LONGEST)
     drawn = replace(request.params, min_tokens=min(request.params.min_tokens, least), stream=stream)
+    if setup.speculation:
+        drawn = replace(drawn, **_NOT_WITH_DRAFTS)
     has_prompt_logprobs = DIALECT.has_cached_prompt_logprobs or not setup.prefix_caching
     if not (has_prompt_logprobs and (DIALECT.has_adapted_prompt_logprobs or not setup.max_loras)):
         drawn = replace(drawn, prompt_logprobs=None)
@@ -191,6 +193,20 @@ def setups(draw: st.DrawFn, features: tuple[str, ...] = _FOR_CHILDREN) -> Setup:
     )
 
 
+_NOT_WITH_DRAFTS: Mapping[str, Any] = {"min_p": 0.0, "logit_bias": (), "min_tokens": 0}
+"""The first two upstream refuses, and of the third it counts no drafts in one of its rows."""
+
+
+def _speculating(draw: st.DrawFn, setup: Setup) -> Setup:
+    """Drafts change no tree, so the oracle knows nothing of them."""
+    choices = DIALECT.speculation if setup.architecture not in STATES else ("",)
+    speculation = draw(st.sampled_from(choices)) if len(choices) > 1 else ""
+    if not speculation:
+        return setup
+    of_children = replace(setup.of_children, **_NOT_WITH_DRAFTS)
+    return replace(setup, speculation=speculation, num_drafts=draw(st.integers(1, 4)), of_children=of_children)
+
+
 @st.composite
 def histories(
     draw: st.DrawFn, features: tuple[str, ...] = FEATURES, architectures: Sequence[str] = ARCHITECTURES
@@ -221,7 +237,8 @@ def histories(
     if architecture in STATES:
         # Without it upstream keeps no states for others.
         setup = replace(setup, chunked_prefill=True)
-    return History(setup, tuple(_together(*each) for each in requests), drawn)
+    setup = _speculating(draw, setup)
+    return History(setup, tuple(_together(each, setup, stream) for each, _, stream in requests), drawn)
 
 
 _REFUSED = {"mistral", "mamba2", "falcon_h1", "granitemoehybrid", "lfm2"}
@@ -249,5 +266,7 @@ def injected(
         position_rule=draw(st.sampled_from(get_args(PositionRule))),
         # A child may have computed its last token, too.
         async_output=False,
+        # Other drafts have KV, too.
+        speculation="ngram" if setup.speculation else "",
     )
     return replace(history, setup=injecting)

@@ -27,6 +27,8 @@ _ON_BOTH = {
     "merged-backwards": Edit(
         "sequence_hooks.tree.rules:join", "merge(finished(children), ", "merge(finished(children)[::-1], "
     ),
+    # A tree samples more than its budget.
+    "a-budget-is-exceeded": Edit("sequence_hooks.tree.rules:is_dropped", "", "return False"),
     # A seeded request gets another tree each time.
     "seeds-at-random": Edit(
         "sequence_hooks.tree.child_params:derive_seed", "", "import secrets\nreturn secrets.randbits(62)"

@@ -83,6 +83,10 @@ class Setup(Compact):
 
     dtype: str = "float32"
     architecture: str = DIALECT.architectures[0]
+    speculation: str = ""
+    """What drafts tokens: one of `mytests.harness.dialect.Dialect.speculation`."""
+
+    num_drafts: int = 1
 
     @property
     def num_blocks(self) -> int:

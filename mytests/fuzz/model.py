@@ -5,12 +5,14 @@ A token is a word, and no word is a prefix of another: what a grammar allows nex
 are of `mytests.fuzz.architectures`.
 """
 
+import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -21,6 +23,9 @@ from mytests.fuzz.architectures import LLAMA, save_random
 
 EOS, PROMISE, SYNC = 2, 3, 4
 OPEN_JSON, CLOSE_JSON = 5, 6
+NOISE = 0.1
+"""Of a draft model's weights, as a share of what they vary by."""
+
 _JSON = {OPEN_JSON: '{"x":"', CLOSE_JSON: '"}'}
 
 
@@ -30,8 +35,12 @@ def word(token: int) -> str:
 
 
 @cache
-def _temporary_folder(architecture: str) -> tempfile.TemporaryDirectory[str]:
+def _temporary_folder(architecture: str, is_noisy: bool) -> tempfile.TemporaryDirectory[str]:
     folder = tempfile.TemporaryDirectory()
+    if is_noisy:
+        shutil.copytree(model_folder(architecture), folder.name, dirs_exist_ok=True)
+        _add_noise(Path(folder.name) / "model.safetensors")
+        return folder
     if architecture == LLAMA:
         save_model(Path(folder.name))
     else:
@@ -44,9 +53,18 @@ def _temporary_folder(architecture: str) -> tempfile.TemporaryDirectory[str]:
     return folder
 
 
-def model_folder(architecture: str = LLAMA) -> Path:
-    """The folder of the model, which exists until the process ends."""
-    return Path(_temporary_folder(architecture).name)
+def model_folder(architecture: str = LLAMA, is_noisy: bool = False) -> Path:
+    """The folder of the model, or of one that often samples the same, which exists until the process ends."""
+    return Path(_temporary_folder(architecture, is_noisy).name)
+
+
+def _add_noise(path: Path) -> None:
+    noise, weights = torch.Generator().manual_seed(0), load_file(path)
+    changed = {
+        name: each + NOISE * each.float().std() * torch.randn(each.shape, generator=noise).to(each.dtype)
+        for name, each in weights.items()
+    }
+    save_file(changed, path, {"format": "pt"})
 
 
 def fill_with_noise(values: torch.Tensor) -> None:

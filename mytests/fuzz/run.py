@@ -98,6 +98,7 @@ KINDS = (
     "joined_by_name",
     "replaced",
     "of_other_models",
+    *(("taken_back",) if IS_V1 else ()),
 )
 """What a run must have seen before it means anything that no fault was found."""
 
@@ -136,6 +137,9 @@ class Tally:
     replaced: int = 0
     urgent: int = 0
     of_other_models: int = 0
+    taken_back: int = 0
+    """Drafts that were accepted after a token that has blocked or ended its sequence."""
+
     injected: int = 0
     lost_injected: int = 0
 
@@ -191,6 +195,7 @@ def count(run: Run, roots: Sequence[Node], injected: Sequence[Layout]) -> Tally:
         replaced=sum(join.num_replaced > 0 for join in joins),
         urgent=sum(request.priority < lowest for request in done),
         of_other_models=len(done) * (history.setup.architecture != LLAMA),
+        taken_back=run.driver.num_taken_back(),
         injected=sum(layout.num_injected for layout in layouts),
         lost_injected=sum(layout.has_lost_injected for layout in layouts),
     )

@@ -65,6 +65,7 @@ AMPLE = ALL.filter(lambda history: history.setup.spare_blocks > 20)
 HYBRIDS = histories((), tuple({"granitemoehybrid", "lfm2"} & {*DIALECT.architectures}) or DIALECT.architectures)
 FAULTS = [
     pytest.param("merged-backwards", ALL, "should be", id="merged-backwards"),
+    full("a-budget-is-exceeded", histories(("limits",)), "has a tree of", id="a-budget-is-exceeded"),
     full("childs-adapter", ALL, "the model has", id="childs-adapter"),
     full("shared-grammar", histories(("grammar",)), "", id="shared-grammar"),
     full("seeds-at-random", histories(("sampled",)), "and then", id="seeds-at-random"),

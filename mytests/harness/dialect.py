@@ -26,6 +26,9 @@ class Dialect:
     architectures: tuple[str, ...] = ("llama", "qwen3")
     """Of `mytests.fuzz.architectures`, those that it runs; the first is the default."""
 
+    speculation: tuple[str, ...] = ("",)
+    """What may draft tokens: nothing, n-grams, the model itself, or another model that often samples the same."""
+
     missing: frozenset[str] = frozenset()
     """The features of requests that it does not have."""
 
@@ -104,6 +107,7 @@ V1 = Dialect(
         *("llama", "qwen3", "gemma3_text", "gpt_oss", "qwen3_moe", "deepseek_v3"),
         *("mistral", "exaone4", "mamba2", "falcon_h1", "granitemoehybrid", "lfm2"),
     ),
+    speculation=("", "", "", "ngram", "itself", "noisy"),
     # Prompts are truncated where they are rendered.
     missing=frozenset({"truncate"}),
     grammar_field="structured_outputs",

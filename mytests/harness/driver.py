@@ -118,6 +118,10 @@ class Driver(ABC):
     def num_preemptions(self) -> int:
         """How often a sequence was preempted."""
 
+    def num_taken_back(self) -> int:
+        """How many accepted drafts came after a token that blocked or ended its sequence."""
+        return 0
+
     @abstractmethod
     def watch(self, watcher: Watcher) -> None:
         """Tell ``watcher`` which sequences give up KV from now on, and what it is at their ends."""

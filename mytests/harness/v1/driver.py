@@ -17,7 +17,7 @@ os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
 from mytests.fuzz.architectures import MORE_BLOCKS
 from mytests.fuzz.history import BLOCK_SIZE, Setup
 from mytests.fuzz.injection_oracle import Loss
-from mytests.fuzz.model import fill_with_noise
+from mytests.fuzz.model import fill_with_noise, model_folder
 from mytests.fuzz.plan import Plan
 from mytests.harness.driver import NO_HOOK, Driver, Watcher, read_kv
 from mytests.harness.v1.cpu_platform import put_right
@@ -61,7 +61,8 @@ class V1Driver(Driver):
             # Upstream keeps one block that no request can have.
             num_gpu_blocks_override=setup.num_blocks + more_blocks + 1,
             logprobs_mode="processed_logprobs",
-            logits_processors=[_plan_processor()],
+            logits_processors=None if setup.speculation else [_plan_processor()],
+            speculative_config=self._speculative_config(setup),
             structured_outputs_config=StructuredOutputsConfig(backend=setup.grammar_backend),  # type: ignore[arg-type]
             **engine_args(setup.hooks()),
         )
@@ -80,9 +81,24 @@ class V1Driver(Driver):
         assert scheduler.scheduler_config.async_scheduling or not IS_ASYNC
         self.scheduler, self._output_processor = scheduler, output_processor
         self.runner: Any = self.engine.model_executor.driver_worker.worker.model_runner
+        if setup.speculation:
+            PlanProcessor(None, self.runner.device, False).attach(self.runner)
         for layer in self.runner.kv_caches:
             fill_with_noise(layer)
         self._num_preemptions: dict[str, int] = {}
+
+    def _speculative_config(self, setup: Setup) -> dict[str, Any] | None:
+        if not setup.speculation:
+            return None
+        if setup.speculation == "ngram":
+            method: dict[str, Any] = {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 3}
+        else:
+            drafter = model_folder(setup.architecture, is_noisy=setup.speculation == "noisy")
+            method = {"method": "draft_model", "model": str(drafter)}
+        return {**method, "num_speculative_tokens": setup.num_drafts}
+
+    def num_taken_back(self) -> int:
+        return self.scheduler._stats.num_taken_back
 
     def sampling_params(self, fields: dict[str, Any], plan: Plan) -> SamplingParams:
         fields["extra_args"] = {PLAN: plan, **fields.get("extra_args", {})}
