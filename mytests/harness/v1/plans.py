@@ -82,18 +82,15 @@ def _foresee(runner: Any) -> None:
     def propose_draft_token_ids(scheduled: Any, sampled: Any, *others: Any) -> Any:
         drafts = propose(scheduled, sampled, *others)
         for row, name in enumerate(batch.req_ids):
-            # Of a prompt in parts nothing is sampled, and what is sampled on a device is not in the batch yet.
-            is_in_batch, plan = (
-                isinstance(sampled, list),
-                (runner.requests[name].sampling_params.extra_args or {})[PLAN],
-            )
-            new = [token for token in (sampled[row] if is_in_batch else sampled[row].tolist()) if token >= 0]
-            context = batch.token_ids_cpu[row, : batch.num_tokens_no_spec[row]].tolist() + new * (not is_in_batch)
-            if new and is_in_batch:
-                drafts[row] = _foreseen(plan, tuple(context), drafts[row], most)
-            elif new:
-                found = _foreseen(plan, tuple(context), drafts[row].tolist(), most)
-                drafts[row] = torch.tensor(found, dtype=drafts.dtype)
+            plan = runner.requests[name].sampling_params.extra_args[PLAN]
+            context = batch.token_ids_cpu[row, : batch.num_tokens_no_spec[row]].tolist()
+            # Of a prompt in parts nothing is sampled. What a draft model continues is not in the batch yet.
+            if isinstance(sampled, list):
+                drafts[row] = _foreseen(plan, tuple(context), drafts[row], most) if sampled[row] else []
+                continue
+            new = [token for token in sampled[row].tolist() if token >= 0]
+            found = _foreseen(plan, (*context, *new), drafts[row].tolist(), most)
+            drafts[row] = torch.tensor(found, dtype=drafts.dtype)
         return drafts
 
     runner.propose_draft_token_ids = propose_draft_token_ids
