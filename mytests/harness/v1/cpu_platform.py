@@ -16,7 +16,6 @@ from mytests.harness.v1 import checkpoints
 from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
 from vllm.platforms.cpu import CpuPlatform
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
-from vllm.v1.sample import rejection_sampler
 
 _rotate = RotaryEmbedding.forward_cpu
 
@@ -43,20 +42,6 @@ def put_right() -> Iterator[Any]:
     yield patch.object(CpuPlatform, "check_and_update_config", classmethod(checked))
     yield patch.object(RotaryEmbedding, "forward_cpu", _rotated)
     checkpoints.install()
-    put_sampling_of_drafts_right()
-
-
-def put_sampling_of_drafts_right() -> None:
-    """Upstream's kernel for CPUs writes temperatures and cut-offs into a copy of its output, so that rows of drafts are
-    sampled by what their memory held before."""
-    rejection_sampler.expand_batch_to_tokens = _expanded
-
-
-def _expanded(
-    values: torch.Tensor, ends: torch.Tensor, num_tokens: int, replace_from: int = 0, replace_to: int = 0
-) -> torch.Tensor:
-    counts = torch.diff(ends, prepend=ends.new_zeros(1))
-    return torch.where(values == replace_from, replace_to, values).repeat_interleave(counts)
 
 
 def _rotated(

@@ -42,11 +42,16 @@ def drop(request: Request) -> tuple[list[int], bool]:
     return [], False
 
 
-def remove_padding(scheduled: SchedulerOutput, glue: Iterable[str]) -> None:
-    """Let ``glue`` compute its own tokens alone. Upstream gives a request that waits for its last token rows of drafts,
-    which for glue would be written where its owner has injected KV.
+def padded(scheduled: SchedulerOutput) -> list[str]:
+    """The requests with rows of drafts that are none. Upstream gives such rows to a request that waits for its last token
+    alone; where steps overlap, it knows no other draft either.
     """
-    for name in scheduled.scheduled_spec_decode_tokens.keys() & set(glue):
+    return [name for name, drafts in scheduled.scheduled_spec_decode_tokens.items() if drafts[0] < 0]
+
+
+def remove_padding(scheduled: SchedulerOutput, names: Iterable[str]) -> None:
+    """Let requests compute their own tokens alone, without rows of drafts."""
+    for name in scheduled.scheduled_spec_decode_tokens.keys() & set(names):
         num_rows = len(scheduled.scheduled_spec_decode_tokens.pop(name))
         scheduled.num_scheduled_tokens[name] -= num_rows
         scheduled.total_num_scheduled_tokens -= num_rows

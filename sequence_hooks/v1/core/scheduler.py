@@ -42,6 +42,7 @@ from sequence_hooks.v1.settings import has_private_caching, is_of_server
 from sequence_hooks.v1.wire import RESUME, HookSchedulerOutput
 from vllm.config import VllmConfig
 from vllm.logger import init_logger
+from vllm.platforms import current_platform
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
@@ -84,6 +85,11 @@ class HookScheduler(ReleaseScheduler):
         self.waiting_with_kv = self._admission = self.kv.admission
         self.evictor = self.kv.evictor
         self._is_caching_private = has_private_caching(self.vllm_config)
+        is_async = self.scheduler_config.async_scheduling
+        self._samples_padding = current_platform.is_cpu() and not is_async
+        """Whether upstream's sampler may accept a draft that is none, as its kernel for CPUs does: trees have thousands
+        of requests that wait for one token."""
+
         self._stats = CoreStats(self.blocked, self.kv, self.evictor)
         self._pending_step = PendingDummyStep(self.parallel_config.data_parallel_size > 1)
         log, observers = HookLog(logger, OncePerRequest()), (self._recorder, self._events)
@@ -142,7 +148,10 @@ class HookScheduler(ReleaseScheduler):
         return self.kv.cut_hit(request, super()._get_local_prefix_cache_hit(request, *args))
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
+        if self._samples_padding:
+            runs.remove_padding(scheduler_output, runs.padded(scheduler_output))
         if self.branches:
+            # Rows of drafts would be written where its owner has injected KV.
             runs.remove_padding(scheduler_output, self._injection.glue)
             self.kv.send(scheduler_output, self.requests)
         super()._update_after_schedule(scheduler_output)

@@ -5,7 +5,7 @@ from typing import Any
 
 from sequence_hooks.v1.releases.installed import add_logits_processor
 from sequence_hooks.v1.settings import special_kwargs_of
-from sequence_hooks.v1.worker import block_copies, cpu_seeds, injector, seeds, states
+from sequence_hooks.v1.worker import block_copies, cpu_drafts, cpu_seeds, injector, seeds, states
 from sequence_hooks.v1.worker.extending import after
 from sequence_hooks.v1.worker.prior_output_batch_runner import PriorOutputTokens, attach_to_rejection_sampler
 from sequence_hooks.v1.worker.prior_output_slot_runner import PriorOutputCounts
@@ -32,6 +32,8 @@ def attach(model_runner: Any) -> None:
         rejection_sampler = getattr(model_runner, "rejection_sampler", None)
         if rejection_sampler is not None:
             attach_to_rejection_sampler(rejection_sampler, processor)
+            if model_runner.device.type == "cpu":
+                cpu_drafts.attach()
     elif model_runner.sampler is not None:
         # Other ranks of a pipeline have no sampler.
         sampler = model_runner.sampler

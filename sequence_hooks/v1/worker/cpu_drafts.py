@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's sampler of drafts on a CPU: each row is sampled at its request's temperature, and with its cut-offs.
+
+Upstream's kernel for CPUs writes what each row is to have into a copy of its output. With a temperature rows of drafts
+would be sampled by what their memory held before, with hooks or without.
+"""
+
+import torch
+
+from vllm.v1.sample import rejection_sampler
+
+
+def attach() -> None:
+    """Replace the function that calls the kernel, in this process."""
+    rejection_sampler.expand_batch_to_tokens = expanded
+
+
+def expanded(
+    values: torch.Tensor, ends: torch.Tensor, num_tokens: int, replace_from: int = 0, replace_to: int = 0
+) -> torch.Tensor:
+    """The value of each draft's request, of shape [drafts].
+
+    Args:
+        values: [requests].
+        ends: [requests], how many drafts there are up to the end of each request's.
+        num_tokens: The number of drafts.
+        replace_from, replace_to: A value to be replaced by another one.
+    """
+    counts = torch.diff(ends, prepend=ends.new_zeros(1))
+    return torch.where(values == replace_from, replace_to, values).repeat_interleave(counts, output_size=num_tokens)
