@@ -197,10 +197,16 @@ _NOT_WITH_DRAFTS: Mapping[str, Any] = {"min_p": 0.0, "logit_bias": (), "min_toke
 """The first two upstream refuses, and of the third it counts no drafts in one of its rows."""
 
 
+_DRAFTING_OTHERWISE = {"deepseek_v3"}
+"""Architectures whose draft models upstream takes for what its multi-token prediction has."""
+
+
 def _speculating(draw: st.DrawFn, setup: Setup) -> Setup:
     """Drafts change no tree, so the oracle knows nothing of them."""
     choices = DIALECT.speculation if setup.architecture not in STATES else ("",)
     speculation = draw(st.sampled_from(choices)) if len(choices) > 1 else ""
+    if speculation and setup.architecture in _DRAFTING_OTHERWISE:
+        speculation = "ngram"
     if not speculation:
         return setup
     of_children = replace(setup.of_children, **_NOT_WITH_DRAFTS)

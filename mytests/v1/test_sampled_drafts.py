@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mytests.harness.v1.models import opened, scheduler_of  # isort: split
 
+from mytests.harness.surgical import SYNC_HOOKS, SurgicalEngine, completed, tree
 from sequence_hooks import SpecialKwargs
+from sequence_hooks.v1.worker.cpu_drafts import expanded
 from vllm.sampling_params import SamplingParams
 
 EOS, PROMISE, SYNC, *LETTERS = range(1, 7)
@@ -52,7 +56,7 @@ def save_bigrams(folder: Path, likely: torch.Tensor) -> str:
 
 
 def sampled(output: Any, before: int) -> Iterator[tuple[str, int, int]]:
-    """Each token that a sequence and those below it have sampled: where, after which token of its context, and which."""
+    """Each token that a sequence and those below it have sampled: where, after which one of its context, and which."""
     after_joins = {join.position + join.num_merged for join in output.joins}
     for segment in output.segments:
         for place in range(segment.start, segment.end) if segment.origin == "sampled" else ():
@@ -61,6 +65,31 @@ def sampled(output: Any, before: int) -> Iterator[tuple[str, int, int]]:
             yield "after a hook" if is_after_hook else "elsewhere", last, output.token_ids[place]
     for child in output.children:
         yield from sampled(child, PROMISE)
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.5]), st.integers(0, 4)), min_size=1, max_size=5))
+def test_each_draft_has_the_temperature_of_its_request(requests: list[tuple[float, int]]) -> None:
+    """A greedy one has another one, as upstream divides by it."""
+    temperatures, counts = map(list, zip(*requests, strict=True))
+    ends = torch.tensor(counts).cumsum(0)
+    found = expanded(torch.tensor(temperatures), ends, sum(counts), replace_from=0, replace_to=1)
+    assert found.tolist() == [value or 1.0 for value, count in requests for _ in range(count)]
+    assert found.dtype == torch.float32
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_request_that_waits_for_one_token_has_no_drafts(is_async: bool) -> None:
+    """On a CPU upstream may accept those that it makes up for it; where steps overlap, it knows no others."""
+    engine, seen = SurgicalEngine(SYNC_HOOKS, num_drafts=3, is_async=is_async), list[int]()
+    run = engine.worker.run
+
+    def watched(scheduled: Any, choose: Any) -> Any:
+        seen.extend(token for drafts in scheduled.scheduled_spec_decode_tokens.values() for token in drafts)
+        return run(scheduled, choose)
+
+    engine.worker.run = watched  # type: ignore[method-assign]
+    assert completed(engine, **tree("a!!b.cde", "ABCD", "EFG")).text == "abABCD\nEFGcde"
+    assert seen and (-1 in seen) is is_async
 
 
 @pytest.mark.full
@@ -86,5 +115,5 @@ def test_no_token_is_likelier_with_drafts(tmp_path: Path) -> None:
                 excess[where] -= LIKELY[last - PROMISE]
         assert scheduler_of(engine)._stats.num_taken_back > 1000
     for where, found in excess.items():
-        assert numbers[where] >= NUM_TOKENS
         assert (found / numbers[where]).abs().max() < BOUND, where
+        assert numbers[where] >= NUM_TOKENS

@@ -14,8 +14,9 @@ where they meet, and the whole story for a parent that samples a promise and a s
 
 An engine asks `sequence_hooks.tree.rules.is_dropped` about each token first. It calls ``sampled`` before or after it
 appends a token, and ``apply`` or ``end`` once the token is appended. A sequence also ends, with ``length``, at a token
-after which `sequence_hooks.tree.rules.has_room` allows no other one. When a tree has used up its tokens, its other sequences are BLOCKED before the next step, regardless of their queues,
-and end at a join. Read `sequence_hooks.tree.rules` first, and `sequence_hooks.tree.port` after this.
+after which `sequence_hooks.tree.rules.has_room` allows no other one. When a tree has used up its tokens, its other
+sequences are BLOCKED before the next step, regardless of their queues, and end at a join. Read
+`sequence_hooks.tree.rules` first, and `sequence_hooks.tree.port` after this.
 """
 
 from collections.abc import Callable, Iterable, Sequence

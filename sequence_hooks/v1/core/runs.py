@@ -43,7 +43,7 @@ def drop(request: Request) -> tuple[list[int], bool]:
 
 
 def padded(scheduled: SchedulerOutput) -> list[str]:
-    """The requests with rows of drafts that are none. Upstream gives such rows to a request that waits for its last token
+    """The requests with rows of drafts that are none. Upstream gives such rows to a request that waits for one token
     alone; where steps overlap, it knows no other draft either.
     """
     return [name for name, drafts in scheduled.scheduled_spec_decode_tokens.items() if drafts[0] < 0]

@@ -148,7 +148,7 @@ class HookScheduler(ReleaseScheduler):
         return self.kv.cut_hit(request, super()._get_local_prefix_cache_hit(request, *args))
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
-        if self._samples_padding:
+        if self._samples_padding and scheduler_output.scheduled_spec_decode_tokens:
             runs.remove_padding(scheduler_output, runs.padded(scheduler_output))
         if self.branches:
             # Rows of drafts would be written where its owner has injected KV.
