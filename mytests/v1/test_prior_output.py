@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a sequence sampled before its join counts for penalties and bad words, in both of upstream's model runners."""
 
+import dataclasses
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -23,9 +25,15 @@ from sequence_hooks.v1.worker.attach import attach
 from sequence_hooks.v1.worker.prior_output_batch_runner import PriorOutputTokens, attach_to_rejection_sampler
 from sequence_hooks.v1.worker.prior_output_slot_runner import PriorOutputCounts
 from vllm.sampling_params import SamplingParams
+from vllm.v1.sample import rejection_sampler
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors
+from vllm.v1.sample.logits_processor.builtin import MinTokensLogitsProcessor
+from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.ops.bad_words import apply_bad_words
 from vllm.v1.sample.ops.penalties import apply_all_penalties
+from vllm.v1.sample.rejection_sampler import RejectionSampler
+from vllm.v1.sample.sampler import Sampler
+from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
 VOCABULARY = 8
 CPU = torch.device("cpu")
@@ -53,13 +61,6 @@ def upstreams(logits: torch.Tensor, params: SamplingParams, prompt: list[int], o
     repetition = torch.tensor([params.repetition_penalty])
     padded = torch.tensor([prompt or [VOCABULARY]])
     return apply_all_penalties(logits, padded, presence, frequency, repetition, [output])
-
-
-@dataclass
-class DraftedAfter:
-    """What upstream's sampler knows of the drafts of each request."""
-
-    spec_token_ids: list[list[int]]
 
 
 penalties = st.tuples(st.sampled_from([1.0, 0.5, 1.7]), st.sampled_from([0.0, 1.5, -1.0]), st.sampled_from([0.0, 0.5]))
@@ -103,7 +104,48 @@ def test_a_join_changes_no_penalty_and_no_bad_word(
         output.append(token_id)
 
 
-@given(penalties, words, tokens, some_tokens, tokens, some_tokens, st.integers(0, 3))
+def drafted_rows(
+    params: SamplingParams, prompt: list[int], output: list[int], drafts: list[int], processor: PriorOutputTokens
+) -> torch.Tensor:
+    """What upstream's own sampler of drafts makes of a request's rows, beside a request that has no drafts."""
+    least = MinTokensLogitsProcessor(base_config(), CPU, False)
+    for each in (least, processor):
+        each.update_state(BatchUpdate(2, [], [(1, params, prompt, output)], []))
+    sampler, seen = RejectionSampler(Sampler()), list[torch.Tensor]()
+    attach_to_rejection_sampler(sampler, processor)
+
+    def watch(module: Any) -> None:
+        process = module.apply_logits_processors
+        module.apply_logits_processors = lambda *args: seen.append(process(*args)) or seen[-1]
+
+    watch(sampler)
+    watch(sampler.sampler)
+    metadata = SpecDecodeMetadata.make_dummy([[], drafts], CPU)
+    metadata.target_logits_indices = torch.arange(1, 1 + len(drafts))
+    metadata.bonus_logits_indices = torch.tensor([0, 1 + len(drafts)])
+    padding = [VOCABULARY] * len(prompt)
+    fields: dict[str, Any] = {field.name: None for field in dataclasses.fields(SamplingMetadata)} | {
+        "all_greedy": True,
+        "all_random": False,
+        "generators": {},
+        "no_penalties": not has_penalties(params),
+        "prompt_token_ids": torch.tensor([padding or [VOCABULARY], prompt or [VOCABULARY]]),
+        "presence_penalties": torch.tensor([0, params.presence_penalty]),
+        "frequency_penalties": torch.tensor([0, params.frequency_penalty]),
+        "repetition_penalties": torch.tensor([1, params.repetition_penalty]),
+        "output_token_ids": [[], output],
+        "bad_words_token_ids": {1: params.bad_words_token_ids} if params.bad_words_token_ids else {},
+        "logitsprocs": LogitsProcessors([least, processor]),
+        "spec_token_ids": [[], drafts],
+    }
+    logits = torch.linspace(-3, 3, VOCABULARY).repeat(2 + len(drafts), 1)
+    with patch.object(rejection_sampler, "rejection_sample"):
+        sampler.forward(metadata, None, logits, SamplingMetadata(**fields))
+    after_all, before_each = seen
+    return torch.cat([before_each, after_all[1:]])
+
+
+@given(penalties, words, tokens, some_tokens, tokens, some_tokens, st.integers(0, 3), st.integers(0, 12))
 def test_nor_does_it_where_tokens_are_drafted(
     penalties: tuple[float, float, float],
     bad_words: list[list[int]],
@@ -112,36 +154,15 @@ def test_nor_does_it_where_tokens_are_drafted(
     output: list[int],
     drafts: list[int],
     num_replaced: int,
+    min_tokens: int,
 ) -> None:
-    """Each row that upstream samples from follows more drafts, beside a request that has none."""
-    params = parameters(penalties, bad_words, earlier, num_replaced)
+    """Each row that upstream samples from has the same penalties, bad words and least number of tokens."""
+    whole, joined = parameters(penalties, bad_words, []), parameters(penalties, bad_words, earlier, num_replaced)
+    whole.min_tokens, joined.min_tokens = min_tokens, max(0, min_tokens - len(earlier))
+    whole._all_stop_token_ids = joined._all_stop_token_ids = {5}
     context = [*prompt, *earlier[: max(0, len(earlier) - num_replaced)]]
-    processor, seen = PriorOutputTokens(CPU), {}
-    processor.update_state(BatchUpdate(2, [], [(1, params, context, output)], []))
-    values = torch.linspace(-3, 3, VOCABULARY)
-    bonus, rows = values.repeat(2, 1), values.repeat(len(drafts), 1)
-
-    class Upstreams:
-        """Has all rows processed, as upstream's sampler of drafts does."""
-
-        def forward(self, metadata: Any, draft_probs: Any, logits: Any, sampling_metadata: Any) -> Any:
-            seen["after all"] = processor.apply(bonus)[1]
-            seen["before each"] = self.apply_logits_processors(rows, sampling_metadata, metadata)
-
-        def apply_logits_processors(self, logits: Any, sampling_metadata: Any, metadata: Any) -> Any:
-            return logits
-
-    sampler = Upstreams()
-    attach_to_rejection_sampler(sampler, processor)
-    sampler.forward(SimpleNamespace(num_draft_tokens=[0, len(drafts)]), None, rows, DraftedAfter([[], drafts]))
-    for number, row in enumerate([*seen["before each"], seen["after all"]]):
-        since, logits, expected = [*output, *drafts[:number]], row[None].clone(), values[None].clone()
-        apply_bad_words(logits, {0: bad_words}, [since])
-        logits = upstreams(logits, params, context, since)
-        apply_bad_words(expected, {0: bad_words}, [[*earlier, *since]])
-        expected = upstreams(expected, params, prompt, [*earlier, *since])
-        assert torch.allclose(logits, expected, atol=1e-4)
-    assert torch.equal(bonus[0], values)
+    expected = drafted_rows(whole, prompt, [*earlier, *output], drafts, PriorOutputTokens(CPU))
+    assert torch.allclose(drafted_rows(joined, context, output, drafts, PriorOutputTokens(CPU)), expected, atol=1e-4)
 
 
 def rows_of(requests: Any, *drafts: tuple[int, list[int]]) -> Any:
@@ -254,7 +275,7 @@ def runner_with(**parts: Any) -> Any:
     return SimpleNamespace(**{"device": CPU, "vllm_config": base_config(), **caches, **parts})
 
 
-class Sampler:
+class SlotSampler:
     """That of the second runner, as far as processors are concerned, in the way of the installed release."""
 
     def __init__(self, output_counts: torch.Tensor) -> None:
@@ -302,7 +323,7 @@ class TestAttach:
     def test_the_second_runner(self) -> None:
         """It adds to upstream's counts, and forbids the end of a bad word that a join has parted."""
         counts = torch.zeros(1, VOCABULARY)
-        sampler = Sampler(counts)
+        sampler = SlotSampler(counts)
         requests = requests_of([1, 3], [])
         made = runner_with(sampler=sampler, req_states=requests)
         attach(made)
