@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Speculative decoding: a step has several tokens of a sequence, and its tree is that of as many steps."""
 
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from mytests.harness.installed import MODES
 from mytests.harness.recorded import engine_recorded_to, only
 from mytests.harness.sure import sure_prompts
 from mytests.harness.surgical import (
+    EOS,
     HOOKS,
+    PROMISE,
     SYNC_HOOKS,
     SpecialKwargs,
     SurgicalEngine,
@@ -29,7 +32,7 @@ from mytests.harness.surgical import (
     tree,
 )
 from mytests.harness.tiers import names, pairs
-from mytests.harness.v1.releases import RELEASE
+from mytests.harness.v1.releases import RELEASE, since
 from sequence_hooks.trace import events
 from sequence_hooks.trace.reader import read
 from vllm.v1.outputs import DraftTokenIds
@@ -57,12 +60,15 @@ def engine_with(num_drafts: int, mode: str, hooks: SpecialKwargs, **sizes: Any) 
     return SurgicalEngine(hooks, is_async=is_async, runner=runner, num_drafts=num_drafts, **sizes)
 
 
+def has_no_end(child: Any) -> bool:
+    """How far it has come is a matter of time."""
+    return child.cancelled or child.finish_reason == "abort"
+
+
 def told(completion: Any) -> list[Any]:
-    """What a caller learns of a completion and of its children; not when, and not how their KV came about. How far one
-    has come that is cancelled is a matter of time.
-    """
+    """What a caller learns of a completion and of its children; not when, and not how their KV came about."""
     children = [
-        [each.spawn_position, each.finish_reason, [] if each.cancelled else [each.text, each.segments, told(each)]]
+        [each.spawn_position, each.finish_reason, [] if has_no_end(each) else [each.text, each.segments, told(each)]]
         for each in completion.children
     ]
     joins = [(join.position, join.num_merged, join.num_cut) for join in completion.joins]
@@ -87,6 +93,61 @@ def test_a_tree_is_the_same(hooks: SpecialKwargs, texts: tuple[Any, ...], mode: 
     assert in_runs.limits_met == one_by_one.limits_met
     assert len(in_runs.logprobs) == len(one_by_one.logprobs)
     assert steps[1] < steps[0]
+
+
+MANUAL = replace(SYNC_HOOKS, sync_resume="manual", max_child_depth=2)
+TWO = ("ab!c!defgh.ijkl", "first result", "second")
+
+WHEN_ABORTED = {"r": "BLOCKED", "r_child_0": "RUNNING"}.items()
+
+AROUND: dict[str, tuple[SpecialKwargs, tuple[Any, ...], dict[str, Any]]] = {
+    "a stop string": (SYNC_HOOKS, ("ab!cd.efSTOP", "ABC"), {"stop": ["ST"]}),
+    "a child's stop string": (SYNC_HOOKS, ("ab!cd.ef", "ABCSTOP"), {"stop": ["ST"]}),
+    "a stop token": (SYNC_HOOKS, TWO, {"stop_token_ids": ids("d")}),
+    "max_tokens": (SYNC_HOOKS, TWO, {"max_tokens": 7}),
+    "a caller resumes it": (MANUAL, ("ab!cd.efgh", ("AB!CD.EFGH", "inner")), {}),
+    "a child is aborted": (SYNC_HOOKS, ("ab!c!d.efgh", "A" * 40, "second"), {}),
+    "an adapter": (SYNC_HOOKS, TWO, {}),
+    "prompt logprobs": (SYNC_HOOKS, TWO, {"prompt_logprobs": 0}),
+}
+
+
+@pytest.mark.rule(0, 1, 8, 9)
+@pytest.mark.parametrize(("name", "mode"), pairs([(name,) for name in AROUND], MODES))
+def test_a_tree_is_the_same_whatever_happens_to_it(name: str, mode: str) -> None:
+    """With little KV and few rows, beside another request."""
+    hooks, texts, params = AROUND[name]
+    outputs = []
+    for num_drafts in (0, 3):
+        adapters = 1 if name == "an adapter" else None
+        sizes = {"num_blocks": 20, "max_num_seqs": 3, "max_model_len": 64, "max_loras": adapters}
+        engine, script = engine_with(num_drafts, mode, hooks, **sizes), plan(**tree(*texts), s="xyz" * 9)
+        engine.add("s", "another")
+        engine.add("r", "prompt", 0, adapters or 0, **params)
+        while engine.has_unfinished():
+            for waiting in engine.awaiting():
+                engine.resume(waiting, "tool")
+            if name == "a child is aborted" and engine.statuses().items() >= WHEN_ABORTED:
+                engine.abort("r_child_0")
+            engine.step(script)
+            engine.check_integrity()
+        engine.assert_empty()
+        outputs.append([told(finished(engine)), finished(engine).finish_reason, finished(engine, "s").text])
+    assert outputs[0] == outputs[1]
+
+
+@since(30, "the scheduler asks grammars itself")
+@pytest.mark.parametrize("mode", MODES)
+def test_a_grammar_is_told_what_is_in_the_output(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And of no token that is taken back."""
+    told_to: dict[str, list[int]] = defaultdict(list)
+    engine = engine_with(3, mode, HOOKS)
+    manager, taken_back = engine.scheduler.structured_output_manager, engine.scheduler._stats
+    monkeypatch.setattr(manager, "accept_tokens", lambda request, new: told_to[request.request_id].extend(new) or True)
+    output = completed(engine, **tree("a!bcdef", "ABCD"))
+    assert taken_back.num_taken_back > 0
+    assert told_to == {"r": [*ids("a"), PROMISE, *ids("bcdef"), EOS], "r_child_0": [*ids("ABCD"), EOS]}
+    assert output.text == "aABCDbcdef"
 
 
 ONE_AT_A_TIME = tree("ab!cdefgh!i", ("AB!CDEF", "vwxyz"), "GHIJ")
