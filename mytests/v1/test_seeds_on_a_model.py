@@ -8,9 +8,10 @@ import pytest
 from mytests.harness.v1.models import FEW_BLOCKS, opened, scheduler_of
 from mytests.harness.v1.paths import scheduling_asynchronously  # isort: split
 
-from forkjoin_engine import GREEDY, hooks_for
+from forkjoin_engine import GREEDY, MODEL_FOLDER, hooks_for
 from forkjoin_task import held_out_prompts
 
+from mytests.harness.v1.releases import RELEASE
 from vllm.sampling_params import SamplingParams
 
 pytestmark = [pytest.mark.model, pytest.mark.floats, pytest.mark.paths]
@@ -49,3 +50,15 @@ def test_a_prompt_in_parts() -> None:
         with opened(hooks_for("sync"), long_prefill_token_threshold=threshold) as engine:
             found.append(tokens_of(engine, prompts, seeds))
     assert found[0] == found[1]
+
+
+@pytest.mark.full
+@pytest.mark.skipif(RELEASE == (0, 30), reason="draft models of vLLM 0.30 need Triton, which a CPU lacks")
+def test_with_drafts() -> None:
+    """Whatever is accepted in a step beside others: here the model drafts for itself."""
+    speculation = {"method": "draft_model", "model": str(MODEL_FOLDER), "num_speculative_tokens": 3}
+    prompts, seeds = held_out_prompts(8, 5, "sync"), list(range(8))
+    with opened(hooks_for("sync"), speculative_config=speculation) as engine:
+        alone = [tokens_of(engine, [prompt], [number])[0] for prompt, number in zip(prompts, seeds, strict=True)]
+    with opened(hooks_for("sync"), speculative_config=speculation, **FEW_BLOCKS) as engine:
+        assert tokens_of(engine, prompts, seeds) == alone
