@@ -12,6 +12,7 @@ from mytests.fuzz.history import History, Request
 from mytests.fuzz.injection_oracle import Layout
 from mytests.fuzz.outputs import Stream
 from mytests.fuzz.tree import Node
+from mytests.harness.dialect import DIALECT
 from mytests.harness.installed import IS_V1
 from vllm import RequestOutput
 
@@ -98,7 +99,7 @@ KINDS = (
     "joined_by_name",
     "replaced",
     "of_other_models",
-    *(("taken_back",) if IS_V1 else ()),
+    *(("taken_back",) if len(DIALECT.speculation) > 1 else ()),
 )
 """What a run must have seen before it means anything that no fault was found."""
 

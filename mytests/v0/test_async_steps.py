@@ -41,6 +41,13 @@ SCRIPTS: dict[str, tuple[SpecialKwargs, dict[str, Any], dict[str, str], str]] = 
         f"a budget of {most}": (dataclasses.replace(SYNC_HOOKS, max_tree_tokens=most), {}, BUDGETED, "a")
         for most in range(3, 16)
     },
+    **{
+        f"a budget of {most} that a joined child does not get": (
+            dataclasses.replace(SYNC_HOOKS, max_tree_tokens=most, max_child_depth=2),
+            *({}, {"r": "!" + "z" * 19, "r_child_0": "B!.CDEFGHI", "r_child_0_child_0": "X"}, "z"),
+        )
+        for most in (14, 15)
+    },
 }
 
 
