@@ -116,7 +116,12 @@ def drafted_rows(
 
     def watch(module: Any) -> None:
         process = module.apply_logits_processors
-        module.apply_logits_processors = lambda *args: seen.append(process(*args)) or seen[-1]
+
+        def apply_logits_processors(*args: Any) -> torch.Tensor:
+            seen.append(process(*args))
+            return seen[-1]
+
+        module.apply_logits_processors = apply_logits_processors
 
     watch(sampler)
     watch(sampler.sampler)

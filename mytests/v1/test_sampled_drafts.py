@@ -42,8 +42,18 @@ bias once in 160."""
 def save_bigrams(folder: Path, likely: torch.Tensor) -> str:
     """Save a model whose next token depends on the last one alone."""
     torch.manual_seed(0)
-    sizes = {"vocab_size": 7, "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 1}
-    model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2, eos_token_id=EOS, tie_word_embeddings=False))
+    made: Any = LlamaForCausalLM
+    model = made(
+        LlamaConfig(
+            vocab_size=7,
+            hidden_size=64,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            eos_token_id=EOS,
+            tie_word_embeddings=False,
+        )
+    )
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if name.endswith(("o_proj.weight", "down_proj.weight")):
@@ -81,13 +91,14 @@ def test_each_draft_has_the_temperature_of_its_request(requests: list[tuple[floa
 def test_a_request_that_waits_for_one_token_has_no_drafts(is_async: bool) -> None:
     """On a CPU upstream may accept those that it makes up for it; where steps overlap, it knows no others."""
     engine, seen = SurgicalEngine(SYNC_HOOKS, num_drafts=3, is_async=is_async), list[int]()
-    run = engine.worker.run
+    worker: Any = engine.worker
+    run = worker.run
 
     def watched(scheduled: Any, choose: Any) -> Any:
         seen.extend(token for drafts in scheduled.scheduled_spec_decode_tokens.values() for token in drafts)
         return run(scheduled, choose)
 
-    engine.worker.run = watched  # type: ignore[method-assign]
+    worker.run = watched
     assert completed(engine, **tree("a!!b.cde", "ABCD", "EFG")).text == "abABCD\nEFGcde"
     assert seen and (-1 in seen) is is_async
 

@@ -62,7 +62,7 @@ def engine_with(num_drafts: int, mode: str, hooks: SpecialKwargs, **sizes: Any) 
 
 def has_no_end(child: Any) -> bool:
     """How far it has come is a matter of time."""
-    return child.cancelled or child.finish_reason == "abort"
+    return bool(child.cancelled or child.finish_reason == "abort")
 
 
 def told(completion: Any) -> list[Any]:
@@ -143,7 +143,12 @@ def test_a_grammar_is_told_what_is_in_the_output(mode: str, monkeypatch: pytest.
     told_to: dict[str, list[int]] = defaultdict(list)
     engine = engine_with(3, mode, HOOKS)
     manager, taken_back = engine.scheduler.structured_output_manager, engine.scheduler._stats
-    monkeypatch.setattr(manager, "accept_tokens", lambda request, new: told_to[request.request_id].extend(new) or True)
+
+    def accept_tokens(request: Any, new: list[int]) -> bool:
+        told_to[request.request_id] += new
+        return True
+
+    monkeypatch.setattr(manager, "accept_tokens", accept_tokens)
     output = completed(engine, **tree("a!bcdef", "ABCD"))
     assert taken_back.num_taken_back > 0
     assert told_to == {"r": [*ids("a"), PROMISE, *ids("bcdef"), EOS], "r_child_0": [*ids("ABCD"), EOS]}

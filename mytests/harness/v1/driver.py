@@ -98,7 +98,7 @@ class V1Driver(Driver):
         return {**method, "num_speculative_tokens": setup.num_drafts}
 
     def num_taken_back(self) -> int:
-        return self.scheduler._stats.num_taken_back
+        return int(self.scheduler._stats.num_taken_back)
 
     def sampling_params(self, fields: dict[str, Any], plan: Plan) -> SamplingParams:
         fields["extra_args"] = {PLAN: plan, **fields.get("extra_args", {})}

@@ -41,10 +41,10 @@ class PlanProcessor(LogitsProcessor):
         return logits
 
     def _apply_before_drafts(self, logits: torch.Tensor, num_drafts: Sequence[int]) -> None:
-        starts = list(accumulate(num_drafts, initial=0))
-        for index, (plan, context) in self._contexts() if self._drafts is not None else ():
+        drafts, starts = self._drafts or (), list(accumulate(num_drafts, initial=0))
+        for index, (plan, context) in self._contexts() if drafts else ():
             for number, row in enumerate(range(starts[index], starts[index + 1])):
-                logits[row] = by_plan(plan, (*context, *self._drafts[index][:number]), logits[row])
+                logits[row] = by_plan(plan, (*context, *drafts[index][:number]), logits[row])
 
     def _contexts(self) -> Iterator[tuple[int, tuple[Plan, tuple[int, ...]]]]:
         for index, (plan, prompt, output) in self._rows.items():

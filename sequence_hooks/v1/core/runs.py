@@ -46,7 +46,7 @@ def padded(scheduled: SchedulerOutput) -> list[str]:
     """The requests with rows of drafts that are none. Upstream gives such rows to a request that waits for one token
     alone; where steps overlap, it knows no other draft either.
     """
-    return [name for name, drafts in scheduled.scheduled_spec_decode_tokens.items() if drafts[0] < 0]
+    return [name for name, drafts in scheduled.scheduled_spec_decode_tokens.items() if drafts[:1] == [-1]]
 
 
 def remove_padding(scheduled: SchedulerOutput, names: Iterable[str]) -> None:

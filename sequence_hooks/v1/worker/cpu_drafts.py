@@ -16,15 +16,15 @@ def attach() -> None:
 
 
 def expanded(
-    values: torch.Tensor, ends: torch.Tensor, num_tokens: int, replace_from: int = 0, replace_to: int = 0
+    x: torch.Tensor, cu_num_tokens: torch.Tensor, num_tokens: int, replace_from: int = 0, replace_to: int = 0
 ) -> torch.Tensor:
-    """The value of each draft's request, of shape [drafts].
+    """The value of each draft's request, of shape [drafts]. The names are upstream's.
 
     Args:
-        values: [requests].
-        ends: [requests], how many drafts there are up to the end of each request's.
+        x: The values, [requests].
+        cu_num_tokens: How many drafts there are up to the end of each request's, [requests].
         num_tokens: The number of drafts.
         replace_from, replace_to: A value to be replaced by another one.
     """
-    counts = torch.diff(ends, prepend=ends.new_zeros(1))
-    return torch.where(values == replace_from, replace_to, values).repeat_interleave(counts, output_size=num_tokens)
+    counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1))
+    return torch.where(x == replace_from, replace_to, x).repeat_interleave(counts, output_size=num_tokens)
