@@ -28,7 +28,7 @@ from sequence_hooks.training import (
     TreeBatch,
     additive_mask,
     gather_logprobs,
-    lay_out,
+    lay_out_group,
     pack,
     token_trees,
 )
@@ -59,7 +59,8 @@ def advantages_of(outputs: Sequence[RequestOutput]) -> dict[str, float]:
 def batch_of(outputs: Sequence[RequestOutput], merge: Merge, pad_token_id: int) -> TreeBatch:
     """One batch; the samples of a prompt share its rows."""
     groups: list[list[TokenTree]] = [token_trees(output) for output in outputs]
-    return TreeBatch.of(pack([lay_out(group, merge) for group in groups], ROW_LENGTH), pad_token_id)
+    layouts = [rows for group in groups for rows in lay_out_group(group, merge, ROW_LENGTH)]
+    return TreeBatch.of(pack(layouts, ROW_LENGTH), pad_token_id)
 
 
 def policy_step(model: Any, batch: TreeBatch, by_sequence: Mapping[str, float], optimizer: Any) -> torch.Tensor:

@@ -28,8 +28,10 @@ from sequence_hooks.training import (
     SampledText,
     TextTree,
     TokenTree,
+    TooManyRows,
     TreeRows,
     lay_out,
+    lay_out_group,
 )
 from sequence_hooks.tree.replacement import with_replaced
 
@@ -80,6 +82,17 @@ class TestAllMerges:
         together = lay_out(samples, merge)
         assert len(together) < sum(len(lay_out([each], merge)) for each in samples)
         assert shown(together).count("pp") == shown(lay_out(samples[:1], merge)).count("pp")
+
+    def test_a_group_that_is_too_long_is_divided(self, merge: Merge) -> None:
+        """In order, as many samples together as fit; each token is a target once."""
+        group = [replace(fork_and_join(child("a", "ab" * number)), name=f"sample {number}") for number in range(1, 6)]
+        length = len(lay_out(group[2:4], merge))
+        layouts = lay_out_group(group, merge, length)
+        assert max(map(len, layouts)) <= length and 2 < len(layouts) < len(group)
+        targets = [each for rows in (*layouts,) for each in rows.targets if each is not None]
+        assert sorted(targets) == sorted(each for each in lay_out(group, merge).targets if each is not None)
+        with pytest.raises(TooManyRows):
+            lay_out_group(group, merge, len(lay_out(group[-1:], merge)) - 1)
 
     def test_what_is_not_trained_is_context_alone(self, merge: Merge) -> None:
         """All rows stay, since others may see them; its parent and its children keep their targets."""

@@ -71,7 +71,7 @@ def test_rows_are_filled_in_order() -> None:
     """A tree goes to the first row that has room for it; one longer than a row is refused."""
     packed = pack(map(plain, ["aaaa", "bbbbb", "ccc", "dd"]), 6)
     assert ["".join(map(chr, each.token_ids)) for each in packed] == ["aaacc" + "d", "bbbb"]
-    with pytest.raises(ValueError, match="a tree of 3 rows does not fit into 2"):
+    with pytest.raises(ValueError, match="a layout of 3 rows does not fit into 2; use lay_out_group"):
         pack([plain("aaaa")], 2)
 
 

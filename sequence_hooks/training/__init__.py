@@ -15,11 +15,12 @@ import neither vLLM nor the trees of an engine: a tree comes as the values of `s
 
 from sequence_hooks.training.batch import IGNORED, NO_SEQUENCE, TreeBatch, gather_logprobs
 from sequence_hooks.training.copies import copy_kv, kv_copies, register_attention
+from sequence_hooks.training.groups import lay_out_group
 from sequence_hooks.training.layout import Merge, Moving, lay_out
 from sequence_hooks.training.masks import additive_mask, block_mask, dense_mask, mask_mod, model_inputs
 from sequence_hooks.training.outputs import token_trees
 from sequence_hooks.training.plain import PlainRow, plain_rows
-from sequence_hooks.training.rows import Stretch, Target, TreeRows, pack
+from sequence_hooks.training.rows import Stretch, Target, TooManyRows, TreeRows, pack
 from sequence_hooks.training.text import (
     Fork,
     InsertedText,
@@ -47,6 +48,7 @@ __all__ = [
     "Target",
     "TextTree",
     "TokenTree",
+    "TooManyRows",
     "TreeBatch",
     "TreeRows",
     "additive_mask",
@@ -58,6 +60,7 @@ __all__ = [
     "gather_logprobs",
     "kv_copies",
     "lay_out",
+    "lay_out_group",
     "mask_mod",
     "model_inputs",
     "pack",

@@ -90,6 +90,10 @@ def side_by_side(trees: Iterable[TreeRows]) -> TreeRows:
     return TreeRows(tuple(token_ids), tuple(positions), tuple(targets), tuple(stretches), tuple(sources))
 
 
+class TooManyRows(ValueError):
+    """Trees that are laid out together need more rows than there may be."""
+
+
 def pack(trees: Iterable[TreeRows], length: int) -> list[TreeRows]:
     """As few rows of at most ``length`` tokens as first-fit finds; trees beside each other do not see each other.
 
@@ -100,7 +104,7 @@ def pack(trees: Iterable[TreeRows], length: int) -> list[TreeRows]:
     free: list[int] = []
     for tree in trees:
         if len(tree) > length:
-            raise ValueError(f"a tree of {len(tree)} rows does not fit into {length}")
+            raise ValueError(f"a layout of {len(tree)} rows does not fit into {length}; use lay_out_group")
         place = next((place for place, room in enumerate(free) if len(tree) <= room), len(free))
         if place == len(free):
             packed.append([])
@@ -224,7 +228,7 @@ class RowTable:
 
     def _add(self, row: _Row) -> None:
         if len(self._by_number) == self._max_rows:
-            raise ValueError(f"the trees need more than {self._max_rows} rows")
+            raise TooManyRows(f"the trees need more than {self._max_rows} rows")
         self._by_number.append(row)
 
     def _moved_context(self, context: int, shift: int) -> int:
