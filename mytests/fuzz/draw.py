@@ -197,15 +197,16 @@ _NOT_WITH_DRAFTS: Mapping[str, Any] = {"min_p": 0.0, "logit_bias": (), "min_toke
 """The first two upstream refuses, and of the third it counts no drafts in one of its rows."""
 
 
-_DRAFTING_OTHERWISE = {"deepseek_v3"}
-"""Architectures whose draft models upstream takes for what its multi-token prediction has."""
+_BY_NGRAMS = {"deepseek_v3", "gemma3_text", "gpt_oss", "exaone4"}
+"""Architectures of which upstream takes no draft model: it takes the first one's for multi-token prediction, and a draft
+model's layers have to be alike."""
 
 
 def _speculating(draw: st.DrawFn, setup: Setup) -> Setup:
     """Drafts change no tree, so the oracle knows nothing of them."""
     choices = DIALECT.speculation if setup.architecture not in STATES else ("",)
     speculation = draw(st.sampled_from(choices)) if len(choices) > 1 else ""
-    if speculation and setup.architecture in _DRAFTING_OTHERWISE:
+    if speculation and setup.architecture in _BY_NGRAMS:
         speculation = "ngram"
     if not speculation:
         return setup
