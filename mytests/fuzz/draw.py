@@ -198,8 +198,8 @@ _NOT_WITH_DRAFTS: Mapping[str, Any] = {"min_p": 0.0, "logit_bias": (), "min_toke
 
 
 _BY_NGRAMS = {"deepseek_v3", "gemma3_text", "gpt_oss", "exaone4"}
-"""Architectures of which upstream takes no draft model: it takes the first one's for multi-token prediction, and a draft
-model's layers have to be alike."""
+"""Architectures of which upstream takes no draft model: the first one's would predict several tokens itself, and those
+of the others have layers of several kinds."""
 
 
 def _speculating(draw: st.DrawFn, setup: Setup) -> Setup:

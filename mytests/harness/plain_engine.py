@@ -23,7 +23,7 @@ from sequence_hooks.tree.driver import ForkJoinDriver, Sampled
 from sequence_hooks.tree.events import TreeObserver
 from sequence_hooks.tree.injection_plan import Source
 from sequence_hooks.tree.log import HookLog, OncePerRequest
-from sequence_hooks.tree.rules import Merge, has_room, needs_kv
+from sequence_hooks.tree.rules import Merge, has_room, is_dropped, needs_kv
 from sequence_hooks.tree.transcript import waiting_of
 
 HOOKS = SpecialKwargs(promise_token_id=PROMISE, sync_token_id=SYNC, block_on="sync", merge_separator="")
@@ -114,6 +114,8 @@ class PlainEngine(SteppedEngine[Any]):
         """Let a queued sequence compute its context, and sample a token."""
         sequence = branch.sequence
         sequence.compute()
+        if is_dropped(branch):
+            return
         token = Sampled(token_id, tuple(sequence.context), len(sequence.prompt_token_ids), sequence.sampling_params)
         decision = self.driver.sampled(branch, token, lambda: branch)
         if branch.phase == "finished":
