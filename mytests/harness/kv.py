@@ -96,6 +96,11 @@ class PretendedKV:
         self.blocks.setdefault(block, {})[place] = entry
 
 
+def computed(tokens: Sequence[int]) -> list[Entry]:
+    """What the slots of a context hold that has computed all of its tokens, where their indices say."""
+    return [Entry(*each) for each in zip(tokens, _hashes(tokens), range(len(tokens)), strict=False)]
+
+
 def _hashes(tokens: Sequence[int]) -> list[int]:
     """That of the tokens before each one."""
     return list(accumulate(tokens, lambda before, token: hash((before, token)), initial=0))

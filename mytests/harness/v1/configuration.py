@@ -5,6 +5,7 @@ from copy import copy
 from functools import cache
 from typing import Any
 
+from mytests.harness.v1.connector import transfer_config
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.v1.settings import PRIVATE_CACHING, engine_args
 from vllm.config import LoRAConfig, SpeculativeConfig, VllmConfig
@@ -31,6 +32,8 @@ def surgical_config(engine: Any, is_async: bool) -> VllmConfig:
         config.speculative_config = SpeculativeConfig(
             method="ngram", num_speculative_tokens=engine.num_drafts, prompt_lookup_max=2
         )
+    if engine.connector is not None:
+        config.kv_transfer_config = transfer_config(engine.connector)
     config.lora_config = None if engine.max_loras is None else LoRAConfig(max_loras=engine.max_loras)
     model, scheduler, cache = config.model_config, config.scheduler_config, config.cache_config
     config.parallel_config.pipeline_parallel_size = engine.num_stages

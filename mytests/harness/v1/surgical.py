@@ -15,6 +15,7 @@ from mytests.harness.characters import EOS, ids
 from mytests.harness.stepped import Sampling, Tokens, chooser
 from mytests.harness.v1.characters import Detokenizable
 from mytests.harness.v1.configuration import surgical_config
+from mytests.harness.v1.connector import Carrier
 from mytests.harness.v1.layers import spec_of
 from mytests.harness.v1.leftovers import assert_no_request_left, check_counts
 from mytests.harness.v1.worker import SimulatedWorker
@@ -65,6 +66,9 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
     num_drafts: int = 0
     """How many tokens are drafted for each sequence in a step."""
 
+    connector: str | None = None
+    """Its KV connector, by its name in `mytests.harness.v1.connector`."""
+
     layers: tuple[str, ...] = ("full",)
     """One of each group of layers that has block tables of its own, by its name in `mytests.harness.v1.layers`."""
 
@@ -99,6 +103,8 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
             self.num_blocks + 1, self.block_size, self.layers, self.prompts, self.runner == "first", injects
         )
         self.worker.drafter.num_drafts = self.num_drafts
+        if self.connector is not None:
+            self.worker.carrier = Carrier(self.scheduler.connector, self.worker.kv)
         for _, _, kv_of_layer in self.worker._attention:
             kv_of_layer.positions_of = self.positions_of
         processor = OutputProcessor(self.tokenizer, log_stats=self.log_stats)
@@ -191,7 +197,7 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
         return [block for table in tables for block in table if block]
 
     def blocked_with_kv(self) -> list[str]:
-        return [name for name, request in self.scheduler.blocked.items() if request.num_computed_tokens]
+        return [name for name, request in self.scheduler.blocked.items() if request.num_computed_tokens and request.status == RequestStatus.PREEMPTED]
 
     def evict(self, request_id: str) -> None:
         self.scheduler.kv.evict(self.scheduler.evictor.candidate(self.scheduler.blocked[request_id]))

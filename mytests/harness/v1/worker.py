@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from mytests.harness.kv import PretendedKV
+from mytests.harness.v1.connector import Carrier
 from mytests.harness.v1.drafts import Choose, Drafter
 from mytests.harness.v1.layers import Pages, PretendedStates, first_seen, is_state
 from mytests.harness.v1.runners import FirstRunner, SecondRunner
@@ -50,6 +51,8 @@ class SimulatedWorker:
     """Whether KV of children may be injected."""
 
     drafter: Drafter = field(default_factory=Drafter)
+    carrier: Carrier | None = None
+    """Loads and saves KV, if the engine has a connector."""
 
     tokens: dict[str, list[int]] = field(default_factory=dict)
     tables: dict[str, list[list[int]]] = field(default_factory=dict)
@@ -94,6 +97,8 @@ class SimulatedWorker:
                 kv.forget(request_id)
         for cache in self.caches:
             cache.zero_blocks(output.new_block_ids_to_zero or ())
+        if self.carrier is not None:
+            self.carrier.before(output.kv_connector_metadata)
         self._copy_blocks([(copy.src_block_id, copy.dst_block_id) for copy in output.kv_cache_block_copies or ()])
         assert self.injects or injected_by(output) is None
         self.runner.take_in(output)
@@ -117,6 +122,7 @@ class SimulatedWorker:
             logprobs=_logprobs(sampled),
             prompt_logprobs_dict={},
             pooler_output=[],
+            kv_connector_output=None if self.carrier is None else self.carrier.after(output.kv_connector_metadata),
         )
 
     def _take(self, output: SchedulerOutput) -> dict[str, int]:

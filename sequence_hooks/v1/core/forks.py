@@ -15,7 +15,7 @@ in that step get a copy of it, which the children of one spawn share:
     before its next step      │ ---- │ ---- │ state… │ ──copied──► │ ---- │ ---- │ kept… │
 """
 
-from collections.abc import KeysView
+from collections.abc import Callable, KeysView
 from dataclasses import dataclass, replace
 
 from sequence_hooks.v1.core.kv_groups import blocks_after, copy_before_step, state_managers
@@ -45,10 +45,14 @@ class Fork:
 
 
 class ForkedBlocks:
-    """The forks of children that are not admitted yet, in spawn order."""
+    """The forks of children that are not admitted yet, in spawn order.
 
-    def __init__(self, manager: KVCacheManager) -> None:
-        self._manager = manager
+    Args:
+        free: Gives back references to blocks.
+    """
+
+    def __init__(self, manager: KVCacheManager, free: Callable[[list[KVCacheBlock]], None]) -> None:
+        self._manager, self._free = manager, free
         self._by_child: dict[str, Fork] = {}
         self.children: KeysView[str] = self._by_child.keys()
         """The request ids of the children that have forks."""
@@ -93,7 +97,7 @@ class ForkedBlocks:
         if fork is None:
             return False
         # The last block is evicted first.
-        self._manager.block_pool.free_blocks(reversed(fork.owned))
+        self._free(fork.owned[::-1])
         return True
 
     def release_admitted(self, scheduled: KeysView[str]) -> None:
@@ -173,5 +177,5 @@ class ForkedBlocks:
             fork.blocks[group][-1] = kept
         # The copying holds a reference to each of both blocks; for the source it is one of the forks'.
         kept.ref_cnt += len(forks)
-        pool.free_blocks([source] * (len(forks) - 1))
+        self._free([source] * (len(forks) - 1))
         copy_before_step(manager, source, kept)

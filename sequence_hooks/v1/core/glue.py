@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
+from sys import maxsize
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.kv.transfer import Run, SlotCopy, slot_of
@@ -121,6 +122,14 @@ class Injection:
         params.extra_args = {**(params.extra_args or {}), INJECTED_BY: self._num_needed}
         return [self._make_glue(request, run, time) for run, time in zip(runs, reversed(times), strict=False)]
 
+    def num_plain(self, request_id: str) -> int:
+        """How many tokens at the front of a request determine their KV, so that others may find it by them."""
+        branch = self._branches.get(request_id)
+        if branch is None:
+            return 0 if request_id in self.glue else maxsize
+        is_other = branch.injected is not None or branch.sequence.request in self.copies
+        return 0 if is_other else branch.positions.num_plain
+
     def after_parts(self) -> list[Request]:
         """The waiting requests that the next step cannot compute, because they come after glue that takes longer."""
         found = []
@@ -187,11 +196,9 @@ class Injection:
         enter = coordinator.cache_blocks
 
         def enter_own(request: Request, num_computed_tokens: int) -> None:
-            branch, is_to_get_some = self._branches.get(request.request_id), request in self.copies
-            if branch is not None and branch.injected is None and not is_to_get_some:
-                enter(request, min(num_computed_tokens, branch.positions.num_plain))
-            elif branch is None and request.request_id not in self.glue:
-                enter(request, num_computed_tokens)
+            num_plain = self.num_plain(request.request_id)
+            if num_plain:
+                enter(request, min(num_computed_tokens, num_plain))
 
         coordinator.cache_blocks = enter_own  # type: ignore[method-assign]
 

@@ -5,7 +5,7 @@ child, as it ends       │ full │ full │ promi… resu… │ …lt     its
 kept                                   +1             +1      upstream frees the child; these stay
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from sequence_hooks.kv.eviction import EvictionCandidate
@@ -33,10 +33,14 @@ class Kept:
 
 
 class KeptKV:
-    """Owns the references to these blocks; nothing else does."""
+    """Owns the references to these blocks; nothing else does.
 
-    def __init__(self, manager: KVCacheManager) -> None:
-        self._manager = manager
+    Args:
+        free: Gives back references to blocks.
+    """
+
+    def __init__(self, manager: KVCacheManager, free: Callable[[list[KVCacheBlock]], None]) -> None:
+        self._manager, self._free = manager, free
         self._by_child: dict[str, Kept] = {}
         self._children: dict[Request, list[str]] = {}
         """The children whose KV is kept, by parent."""
@@ -96,7 +100,7 @@ class KeptKV:
         others.remove(child)
         if not others:
             del self._children[kept.parent]
-        self._manager.block_pool.free_blocks(reversed(kept.blocks))
+        self._free(kept.blocks[::-1])
         return True
 
     def candidates(self, busy: Collection[Request]) -> Iterator[EvictionCandidate[Request]]:

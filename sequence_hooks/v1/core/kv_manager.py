@@ -17,6 +17,7 @@ from sequence_hooks.v1.core.recorder import SchedulerRecorder
 from sequence_hooks.v1.core.sequence import V1Branch
 from sequence_hooks.v1.releases.installed import ReleaseScheduler
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.request import Request, RequestStatus
@@ -46,7 +47,7 @@ class TreeKVManager(KVCacheManager):
             blocked: The BLOCKED requests.
         """
         self._scheduler, self._branches, self._blocked = scheduler, branches, blocked
-        self.forks, self.kept = ForkedBlocks(self), KeptKV(self)
+        self.forks, self.kept = ForkedBlocks(self, self.free_blocks), KeptKV(self, self.free_blocks)
         has_media_positions = scheduler.vllm_config.model_config.uses_mrope
         self.injection = Injection(
             self, self.kept, branches, special_kwargs, scheduler.scheduler_config, has_media_positions
@@ -108,6 +109,18 @@ class TreeKVManager(KVCacheManager):
         self.injection.send(output, requests)
         self.forks.release_admitted(output.num_scheduled_tokens.keys())
 
+    def free_blocks(self, blocks: list[KVCacheBlock]) -> None:
+        """Give back references to blocks. Where a connector may write to free blocks at any time, they are kept until the
+        latest step has run.
+        """
+        self._scheduler._free_cow_retained_blocks(blocks, self._scheduler.sched_step_seq)
+
+    @property
+    def deferred(self) -> dict[str, list[int]]:
+        """The ids of the blocks that are free once a step has run, by that step."""
+        groups = enumerate(self._scheduler.deferred_frees)
+        return {f"{number}. until step {step}": [each.block_id for each in held] for number, (step, held) in groups}
+
     def stop(self, request: Request) -> None:
         """Drop the fork, the copies and the glue of a request that ends, and the KV that is kept of its children."""
         self.forks.release(request.request_id)
@@ -128,6 +141,7 @@ class TreeKVManager(KVCacheManager):
     def evict_all(self) -> None:
         """Evict the KV of all requests that do not run."""
         kept, holders = self.kept.candidates(self.injection.copies), [*self._blocked.values(), *self._waiting()]
+        holders = [each for each in holders if each.status != RequestStatus.WAITING_FOR_REMOTE_KVS]
         for candidate in [*kept, *self.evictor.candidates(holders)]:
             self.evict(candidate)
         self.forks.release_all()
@@ -149,13 +163,23 @@ class TreeKVManager(KVCacheManager):
         # Children which have yet to begin keep BLOCKED sequences from giving up what they share.
         is_for_others = not is_of_a_tree or (is_running and not all(map(self.is_of_a_tree, running)))
         takes_all = is_last_resort or is_for_others
-        waiting = self._waiting() if takes_all else ()
+        blocked = filter(self._gives_room, self._blocked.values())
+        waiting = filter(self._gives_room, self._waiting() if takes_all else ())
         kept = self.kept.candidates(self.injection.copies)
-        victim = self.evictor.choose(request, self._blocked.values(), kept, waiting)
+        victim = self.evictor.choose(request, blocked, kept, waiting)
         if victim is None:
             return takes_all and self.forks.release_one_for(request.request_id)
         self.evict(victim)
         return True
+
+    def _gives_room(self, request: Request) -> bool:
+        """Whether blocks of a request that does not run are free as soon as it gives them up: a connector writes to
+        them, or a step in flight may.
+        """
+        scheduler = self._scheduler
+        is_loading = request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
+        is_written = scheduler.defer_block_free and request.last_sched_seq > scheduler.processed_step_seq
+        return not is_loading and not is_written
 
     def _waiting(self) -> list[Request]:
         """The waiting requests of trees."""

@@ -43,6 +43,8 @@ def make_like(
         reasoning_parser_kwargs=None if reasoning is None else reasoning.reasoning_parser_kwargs,
     )
     made._block_hasher = request._block_hasher
+    # They name one request of another engine.
+    made.kv_transfer_params = made.ec_transfer_params = None
     return made
 
 

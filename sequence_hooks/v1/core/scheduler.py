@@ -26,6 +26,7 @@ from sequence_hooks.tree.injection_plan import Source
 from sequence_hooks.tree.log import HookLog, OncePerRequest
 from sequence_hooks.v1.core import runs
 from sequence_hooks.v1.core.children import ChildRequests
+from sequence_hooks.v1.core.connector import TreeConnector
 from sequence_hooks.v1.core.event_log import EventLog
 from sequence_hooks.v1.core.integrity import check_blocks, check_queues, check_shares, held_blocks
 from sequence_hooks.v1.core.kv_groups import check_kv_groups
@@ -41,6 +42,7 @@ from sequence_hooks.v1.releases.installed import ReleaseScheduler
 from sequence_hooks.v1.settings import has_private_caching, is_of_server
 from sequence_hooks.v1.wire import RESUME, HookSchedulerOutput
 from vllm.config import VllmConfig
+from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorBase_V1
 from vllm.logger import init_logger
 from vllm.platforms import current_platform
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
@@ -49,7 +51,7 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreEventType, EngineCoreOutputs
 from vllm.v1.metrics.stats import SchedulerStats
-from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 # Below upstream's logger, which has the handlers.
@@ -84,6 +86,7 @@ class HookScheduler(ReleaseScheduler):
         self._injection, self._kept = self.kv.injection, self.kv.kept
         self.waiting_with_kv = self._admission = self.kv.admission
         self.evictor = self.kv.evictor
+        self._connector = TreeConnector(self.connector, self._injection, self.kv.forks.children, self.branches) if self.connector else None
         self._is_caching_private = has_private_caching(self.vllm_config)
         is_async = self.scheduler_config.async_scheduling
         self._samples_padding = current_platform.is_cpu() and not is_async
@@ -122,6 +125,15 @@ class HookScheduler(ReleaseScheduler):
     def has_requests(self) -> bool:
         """As upstream, and while there are events to send. If all sequences wait for a caller, the engine sleeps."""
         return super().has_requests() or bool(self._events) or self.trees.has_unsettled
+
+    def has_finished_requests(self) -> bool:
+        """As upstream. With a connector, a request that is in no queue has not finished if it is BLOCKED."""
+        has_some = super().has_finished_requests()
+        return has_some and (bool(self.finished_req_ids) or len(self.requests) > self._num_unfinished)
+
+    @property
+    def _num_unfinished(self) -> int:
+        return sum(self.get_request_counts()) + len(self.blocked)
 
     def has_unfinished_requests(self) -> bool:
         """As upstream, and while this engine owes others a step."""
@@ -220,6 +232,22 @@ class HookScheduler(ReleaseScheduler):
         """As upstream, without the drafts of requests that were set aside or preempted meanwhile."""
         super().update_draft_token_ids(runs.drafts_of_running(draft_token_ids, self.requests))
 
+    def _build_kv_connector_meta(self, connector: KVConnectorBase_V1, scheduler_output: SchedulerOutput) -> Any:
+        assert self._connector is not None
+        return super()._build_kv_connector_meta(connector, self._connector.view(scheduler_output))
+
+    def _update_waiting_for_remote_kv(self, request: Request) -> None:
+        super()._update_waiting_for_remote_kv(request)
+        assert self._connector is not None
+        self._connector.end_load(request)
+
+    def _update_from_kv_xfer_finished(self, kv_connector_output: KVConnectorOutput) -> None:
+        saved = kv_connector_output.finished_sending
+        if saved and not self.branches.keys().isdisjoint(saved):
+            # Upstream frees what was saved; of a tree, only what has finished.
+            kv_connector_output.finished_sending = saved - self.branches.keys()
+        super()._update_from_kv_xfer_finished(kv_connector_output)
+
     def _begin_tree(self, request: Request) -> V1Branch:
         branch = self.branches[request.request_id] = self.driver.add_root(self._children.sequence_of(request))
         self._admission.begin_tree(branch, request)
@@ -312,6 +340,8 @@ class HookScheduler(ReleaseScheduler):
             self.branches[name], self.requests[name] = child, request
             self.kv.forks.add(parent.sequence.request, request, child.spec.num_shared)
             self._enqueue_waiting_request(request)
+            if self._connector is not None:
+                self._connector.begin(request)
             if self.log_stats:
                 request.record_event(EngineCoreEventType.QUEUED)
 
@@ -320,9 +350,12 @@ class HookScheduler(ReleaseScheduler):
         request = branch.sequence.request
         if branch.tree.has_used_up and not request.is_finished() and request.request_id not in self.blocked:
             leave_queues(self, request)
-        request.status = RequestStatus.PREEMPTED
+        if request.status != RequestStatus.WAITING_FOR_REMOTE_KVS:
+            request.status = RequestStatus.PREEMPTED
         self._admission.leave(request)
         self.blocked[request.request_id] = request
+        if self._connector is not None:
+            self._connector.set_aside(request, len(self.kv_cache_config.kv_cache_groups))
         if branch.outcome is not None:
             self._kept.release_settled(request)
 
@@ -335,6 +368,9 @@ class HookScheduler(ReleaseScheduler):
         It is admitted like one: upstream copies the last block, which others may share, or find in the prefix cache.
         """
         request = branch.sequence.request
+        if request.status == RequestStatus.WAITING_FOR_REMOTE_KVS:
+            # It only waits to finish.
+            return num_kept
         num_computed = self.kv.forks.add(request, request, num_kept)
         # Upstream's method, which waits until no step in flight writes to the blocks.
         self._free_request_blocks(request)
@@ -368,10 +404,15 @@ class HookScheduler(ReleaseScheduler):
         """Finish a BLOCKED request as it had ended before, or as its join ends it."""
         request, final_status = branch.sequence.request, branch.sequence.final_status
         assert final_status is not None
+        is_loading = request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
+        is_loading &= request.request_id not in self.finished_recving_kv_req_ids
+        self.finished_recving_kv_req_ids.discard(request.request_id)
+        self.failed_recving_kv_req_ids.discard(request.request_id)
         request.status = final_status
-        self._free_request(request)
+        # As upstream does where it aborts a request: a connector may write to its blocks.
+        kv_transfer_params, _ = self._free_request(request, delay_free_blocks=is_loading)
         if branch.parent is None:
-            self._events.finish(branch)
+            self._events.finish(branch, kv_transfer_params)
 
     def abort_sequences(self, branches: Sequence[V1Branch]) -> None:
         self.finish_requests([branch.request_id for branch in branches], RequestStatus.FINISHED_ABORTED)
@@ -383,7 +424,7 @@ class HookScheduler(ReleaseScheduler):
     def _make_room(self) -> None:
         """Preempt children of the trees with the most rows, for requests and trees that have waited and have none."""
         is_paused, num_rows = self.pause_state != PauseState.UNPAUSED, self.max_num_running_reqs
-        num_others = len(self.requests) - len(self.branches) - len(self._injection.glue)
+        num_others = self._num_unfinished - len(self.branches) - len(self._injection.glue)
         num_free = num_rows - len(self.running)
         for victim in self._admission.begin_step(is_paused, num_rows, num_free, num_others, len(self.deferred)):
             self.running.remove(victim)

@@ -1,0 +1,1 @@
+def is_asked(connector, request): return True

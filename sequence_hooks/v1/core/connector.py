@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What upstream's KV connector learns of trees.
+
+A connector saves and loads KV by the tokens that it was computed from, and keeps a block table of its own of each
+request, which it extends by what it is told. So it is told of sequences in the terms of upstream's preemptions:
+
+| of a sequence | a connector learns |
+| --- | --- |
+| its first blocks are shared with its parent | it is not asked for KV |
+| is BLOCKED | it has resumed without any block, so nothing of it is saved; saves in flight end first |
+| continues after a join | it has resumed with all its blocks |
+| has KV that its tokens do not determine, or a context that was replaced | it is not asked for KV, and told nothing |
+| is glue | nothing |
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from sys import maxsize
+from typing import Any
+
+from sequence_hooks.v1.connectors import is_asked
+from sequence_hooks.v1.core.glue import Injection
+from sequence_hooks.v1.core.sequence import V1Branch
+from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
+from vllm.v1.request import Request
+
+
+class TreeConnector:
+    """Stands between upstream's scheduler and its connector.
+
+    Args:
+        connector: Upstream's, for a scheduler. Two of its methods are extended.
+        forked: The ids of the requests that share blocks which they have yet to be given.
+        branches: The branches of the unfinished requests in trees, by request id.
+    """
+
+    def __init__(
+        self, connector: Any, injection: Injection, forked: Collection[str], branches: Mapping[str, V1Branch]
+    ) -> None:
+        self._connector, self._injection, self._forked, self._branches = connector, injection, forked, branches
+        self._set_aside: dict[str, int] = {}
+        """How many groups of blocks each request has that was set aside since the last step."""
+
+        connector.get_num_new_matched_tokens = partial(self._look_up, connector.get_num_new_matched_tokens)
+        connector.update_state_after_alloc = partial(self._note_blocks, connector.update_state_after_alloc)
+
+    def begin(self, child: Request) -> None:
+        """Tell the connector of a request that no client has sent."""
+        self._connector.on_new_request(child)
+
+    def set_aside(self, request: Request, num_groups: int) -> None:
+        """Let the connector save nothing more of a request, until it continues."""
+        self._set_aside[request.request_id] = num_groups
+
+    def end_load(self, request: Request) -> None:
+        """Let a joined request whose KV was loaded beside the steps begin its session. Upstream takes each for preempted
+        that ever was, and a model runner then does not learn what the join has appended.
+        """
+        if self._continues(request.request_id) and not request.num_output_tokens:
+            request.num_preemptions = 0
+
+    def view(self, output: SchedulerOutput) -> SchedulerOutput:
+        """A schedule as the connector is to know it."""
+        if not self._branches and not self._set_aside:
+            return output
+        hidden = {name for name in output.num_scheduled_tokens if self._is_hidden(name)}
+        new = [each for each in output.scheduled_new_reqs if each.req_id not in hidden]
+        resumed = [each for each in new if self._continues(each.req_id)]
+        shown = _without(output.scheduled_cached_reqs, hidden)
+        for name in self._set_aside.keys() & {each.req_id for each in resumed}:
+            del self._set_aside[name]
+        shown = _with_resumed(shown, [*resumed, *(_without_blocks(*each) for each in self._set_aside.items())])
+        self._set_aside.clear()
+        counts = {name: count for name, count in output.num_scheduled_tokens.items() if name not in hidden}
+        return replace(
+            output,
+            scheduled_new_reqs=[each for each in new if not self._continues(each.req_id)],
+            scheduled_cached_reqs=shown,
+            num_scheduled_tokens=counts,
+            total_num_scheduled_tokens=sum(counts.values()),
+        )
+
+    def _look_up(
+        self, upstream: Callable[..., tuple[int | None, bool]], request: Request, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        name = request.request_id
+        if name in self._forked or self._is_hidden(name) or not is_asked(self._connector, request):
+            return 0, False
+        num_found, is_beside = upstream(request, num_computed_tokens)
+        if num_found is not None and num_found <= 0:
+            # Upstream's example may find less than there is.
+            return 0, False
+        return num_found, is_beside
+
+    def _note_blocks(self, upstream: Callable[..., None], request: Request, *args: Any) -> None:
+        if not self._is_hidden(request.request_id):
+            upstream(request, *args)
+
+    def _is_hidden(self, request_id: str) -> bool:
+        branch = self._branches.get(request_id)
+        is_replaced = branch is not None and bool(branch.num_replaced)
+        return is_replaced or self._injection.num_plain(request_id) < maxsize
+
+    def _continues(self, request_id: str) -> bool:
+        """Whether a request that is given anew was given before."""
+        branch = self._branches.get(request_id)
+        return branch is not None and bool(branch.joins)
+
+
+def _without(cached: CachedRequestData, hidden: Collection[str]) -> CachedRequestData:
+    kept = [index for index, name in enumerate(cached.req_ids) if name not in hidden]
+    if len(kept) == len(cached.req_ids):
+        return cached
+
+    def of_kept(values: list[Any]) -> list[Any]:
+        # Without stages of a pipeline there are no tokens.
+        return [values[index] for index in kept] if values else []
+
+    return replace(
+        cached,
+        req_ids=of_kept(cached.req_ids),
+        resumed_req_ids=cached.resumed_req_ids - set(hidden),
+        new_token_ids=of_kept(cached.new_token_ids),
+        new_block_ids=of_kept(cached.new_block_ids),
+        num_computed_tokens=of_kept(cached.num_computed_tokens),
+        num_output_tokens=of_kept(cached.num_output_tokens),
+    )
+
+
+def _without_blocks(request_id: str, num_groups: int) -> NewRequestData:
+    groups: tuple[list[int], ...] = tuple([] for _ in range(num_groups))
+    return NewRequestData(request_id, [], [], None, None, groups, 0, None)
+
+
+def _with_resumed(cached: CachedRequestData, given: Iterable[NewRequestData]) -> CachedRequestData:
+    """These beside requests that continue, as upstream tells of what was preempted."""
+    given = list(given)
+    if not given:
+        return cached
+    names = [each.req_id for each in given]
+    tokens = {each.req_id: list(each.prompt_token_ids or ()) for each in given}
+    return replace(
+        cached,
+        req_ids=[*cached.req_ids, *names],
+        resumed_req_ids=cached.resumed_req_ids.union(names),
+        new_token_ids=[*cached.new_token_ids, *([] for _ in given)] if cached.new_token_ids else [],
+        all_token_ids=cached.all_token_ids | tokens,
+        new_block_ids=[*cached.new_block_ids, *(each.block_ids for each in given)],
+        num_computed_tokens=[*cached.num_computed_tokens, *(each.num_computed_tokens for each in given)],
+        num_output_tokens=[*cached.num_output_tokens, *(0 for _ in given)],
+    )
