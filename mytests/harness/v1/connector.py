@@ -7,7 +7,7 @@ rest in the step after its end. `Within` does all within a step, as upstream's e
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain, count
+from itertools import count
 from typing import Any, ClassVar
 
 from mytests.harness.kv import Entry, PretendedKV, computed
@@ -50,6 +50,9 @@ class Transfers(KVConnectorMetadata):
 
     loads: list[Transfer] = field(default_factory=list)
     saves: list[Transfer] = field(default_factory=list)
+    last_saves: list[Transfer] = field(default_factory=list)
+    """Those of requests that have finished."""
+
     flushed: set[str] = field(default_factory=set)
     """The requests whose saves end before the step."""
 
@@ -113,13 +116,13 @@ class Within(KVConnectorBase_V1, SupportsHMA):
             known.table = [*([] if has_resumed else known.table), *(groups[0] if groups else ())]
         finished = scheduler_output.finished_req_ids & self._known.keys()
         scheduled = scheduler_output.num_scheduled_tokens.items()
-        ends = chain(
-            ((name, self._known[name].request.num_computed_tokens + number) for name, number in scheduled),
-            ((name, _num_computed(self._known[name].request)) for name in finished),
+        made = Transfers(
+            self._loads,
+            saves=[save for name, number in scheduled for save in self._save(name, number)],
+            last_saves=[save for name in finished for save in self._save(name, None)],
+            flushed=set(scheduler_output.preempted_req_ids or ()),
+            finished=finished & self._delayed,
         )
-        saves = [save for name, end in ends for save in self._save(self._known[name], end)]
-        flushed = set(scheduler_output.preempted_req_ids or ())
-        made = Transfers(self._loads, saves, flushed, finished & self._delayed)
         self._loads, self._delayed = [], self._delayed - finished
         for name in finished:
             del self._known[name]
@@ -131,10 +134,13 @@ class Within(KVConnectorBase_V1, SupportsHMA):
             self._delayed.add(request.request_id)
         return has_blocks, None
 
-    def _save(self, known: _Known, num_computed: int) -> Iterator[Transfer]:
+    def _save(self, request_id: str, num_scheduled: int | None) -> Iterator[Transfer]:
+        """The new blocks of a request that are full after a step; or, if it is in no step, after its end."""
+        known = self._known[request_id]
         self._learn_keys(known)
-        num_blocks = min(num_computed, known.request.num_tokens) // self._size
-        end = min(num_blocks, len(known.table), len(known.keys))
+        request = known.request
+        num_computed = _num_computed(request) if num_scheduled is None else request.num_computed_tokens + num_scheduled
+        end = min(min(num_computed, request.num_tokens) // self._size, len(known.table), len(known.keys))
         if end > known.num_saved:
             yield self._transfer(known, known.table, known.num_saved, end)
             known.num_saved = end
@@ -175,10 +181,14 @@ class Carrier:
         self._finished: set[str] = set()
 
     def before(self, asked: Transfers) -> None:
-        """Do what comes before a step's model."""
+        """Do what comes before anything is written in a step."""
         self._finished |= asked.finished
-        for save in [each for each in self._saves if each.request_id in asked.flushed]:
+        self._saves += asked.last_saves
+        for save in [each for each in self._saves if not each.num_steps or each.request_id in asked.flushed]:
             self._save(save)
+
+    def load(self, asked: Transfers) -> None:
+        """Begin loads, which come after the copies of a step."""
         self._loads += asked.loads
         if not self._connector.num_steps:
             while self._loads:

@@ -95,11 +95,13 @@ class SimulatedWorker:
             self.tables.pop(request_id, None)
             for _, _, kv in self._attention:
                 kv.forget(request_id)
-        for cache in self.caches:
-            cache.zero_blocks(output.new_block_ids_to_zero or ())
         if self.carrier is not None:
             self.carrier.before(output.kv_connector_metadata)
+        for cache in self.caches:
+            cache.zero_blocks(output.new_block_ids_to_zero or ())
         self._copy_blocks([(copy.src_block_id, copy.dst_block_id) for copy in output.kv_cache_block_copies or ()])
+        if self.carrier is not None:
+            self.carrier.load(output.kv_connector_metadata)
         assert self.injects or injected_by(output) is None
         self.runner.take_in(output)
         starts = self._take(output)
