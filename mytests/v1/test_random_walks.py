@@ -63,7 +63,7 @@ class V1Walks(Walks):
             num_stages=num_stages,
             # With states or with several stages there is no speculation.
             num_drafts=0 if num_stages > 1 or any(map(is_state, layers)) else draw(0, 3, 1),
-            connector=draw(None, "Within", "Beside") if has_caching and layers == ("full",) else None,
+            connector=draw(None, "Within", "Beside", "OffloadingConnector") if has_caching and layers == ("full",) else None,
         )
 
     @precondition(lambda self: len(self.queued()) < MAX_QUEUED)
@@ -76,7 +76,7 @@ class V1Walks(Walks):
         """Also where the KV is, and who gives it up."""
         super().look(before)
         scheduler = self.engine.scheduler
-        self.seen["KV was loaded"] += scheduler.connector is not None and scheduler.connector.num_loaded > 0
+        self.seen["KV was loaded"] += bool(self.engine.worker.carrier and self.engine.worker.carrier.num_loaded)
         self.seen["BLOCKED without KV"] += any(not each.num_computed_tokens for each in scheduler.blocked.values())
         for means, times in scheduler.evictor.evictions.items():
             self.seen[f"KV to {means}"] += times

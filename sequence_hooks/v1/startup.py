@@ -95,7 +95,6 @@ def check_child_params(special_kwargs: SpecialKwargs, config: VllmConfig) -> Non
 def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
     """Raise a `ValueError` if the engine of ``config`` cannot have hooks."""
     model, parallel, drafts = config.model_config, config.parallel_config, config.speculative_config
-    offloading, transfer = config.cache_config.kv_offloading_size, config.kv_transfer_config
     faults: list[tuple[bool, str, Any, str]] = [
         (config.scheduler_config.scheduler_cls != SCHEDULER, "scheduler_cls", config.scheduler_config.scheduler_cls,
          f"set it to {SCHEDULER!r}; sequence_hooks.v1.LLM and engine_args do"),
@@ -109,9 +108,6 @@ def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
         (drafts is not None and parallel.pipeline_parallel_size > 1, "pipeline_parallel_size",
          parallel.pipeline_parallel_size, "leave it at 1, or leave speculative_config out: drafts may come while the "
          "step before them is in another stage"),
-        (offloading is not None, "kv_offloading_size", offloading, "leave it out: it needs a KV connector"),
-        (transfer is not None, "kv_transfer_config.kv_connector", getattr(transfer, "kv_connector", None),
-         "leave it out"),
         (model.runner_type != "generate", "runner", model.runner_type, GENERATES),
         (model.is_encoder_decoder, "model", model.model, NO_ENCODER),
         (parallel.prefill_context_parallel_size > 1, "prefill_context_parallel_size",

@@ -5,7 +5,7 @@ from copy import copy
 from functools import cache
 from typing import Any
 
-from mytests.harness.v1.connector import transfer_config
+from mytests.harness.v1.offloading import transfer_config
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.v1.settings import PRIVATE_CACHING, engine_args
 from vllm.config import LoRAConfig, SpeculativeConfig, VllmConfig

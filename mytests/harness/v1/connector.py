@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any, ClassVar
 
 from mytests.harness.kv import Entry, PretendedKV, computed
-from vllm.config import KVTransferConfig, VllmConfig
+from vllm.config import VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.utils import yield_req_data
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
@@ -23,11 +23,6 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request, RequestStatus
-
-
-def transfer_config(name: str) -> KVTransferConfig:
-    """That of an engine with one of these connectors."""
-    return KVTransferConfig(kv_connector=name, kv_role="kv_both", kv_connector_module_path=__name__)
 
 
 @dataclass
@@ -79,7 +74,6 @@ class Within(KVConnectorBase_V1, SupportsHMA):
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         self.store: dict[Any, list[Entry]] = {}
-        self.num_loaded = 0
         self._size = self._vllm_config.cache_config.block_size
         self._known: dict[str, _Known] = {}
         self._loads: list[Transfer] = []
@@ -108,7 +102,6 @@ class Within(KVConnectorBase_V1, SupportsHMA):
             known, (table,) = self._known[request.request_id], blocks.get_block_ids()
             end = known.num_found + num_external_tokens // self._size
             self._loads.append(self._transfer(known, table, known.num_found, end))
-            self.num_loaded += num_external_tokens
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> Transfers:
         for name, groups, has_resumed in yield_req_data(scheduler_output):
@@ -179,6 +172,8 @@ class Carrier:
         self._loads: list[Transfer] = []
         self._saves: list[Transfer] = []
         self._finished: set[str] = set()
+        self.num_loaded = 0
+        """How many blocks were loaded so far."""
 
     def before(self, asked: Transfers) -> None:
         """Do what comes before anything is written in a step."""
@@ -210,6 +205,7 @@ class Carrier:
 
     def _load(self, load: Transfer) -> None:
         self._loads.remove(load)
+        self.num_loaded += len(load.blocks)
         for key, block in zip(load.keys, load.blocks, strict=True):
             self._kv.blocks[block] = dict(enumerate(self._connector.store[key]))
 

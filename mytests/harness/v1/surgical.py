@@ -15,9 +15,9 @@ from mytests.harness.characters import EOS, ids
 from mytests.harness.stepped import Sampling, Tokens, chooser
 from mytests.harness.v1.characters import Detokenizable
 from mytests.harness.v1.configuration import surgical_config
-from mytests.harness.v1.connector import Carrier
 from mytests.harness.v1.layers import spec_of
 from mytests.harness.v1.leftovers import assert_no_request_left, check_counts
+from mytests.harness.v1.offloading import carrier_of
 from mytests.harness.v1.worker import SimulatedWorker
 from sequence_hooks.results import Waiting
 from sequence_hooks.serving.live.trees import LiveRequests, Tree
@@ -67,7 +67,7 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
     """How many tokens are drafted for each sequence in a step."""
 
     connector: str | None = None
-    """Its KV connector, by its name in `mytests.harness.v1.connector`."""
+    """Its KV connector, by its name, see `mytests.harness.v1.offloading.transfer_config`."""
 
     layers: tuple[str, ...] = ("full",)
     """One of each group of layers that has block tables of its own, by its name in `mytests.harness.v1.layers`."""
@@ -104,7 +104,7 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
         )
         self.worker.drafter.num_drafts = self.num_drafts
         if self.connector is not None:
-            self.worker.carrier = Carrier(self.scheduler.connector, self.worker.kv)
+            self.worker.carrier = carrier_of(self.scheduler.connector, self.worker.kv)
         for _, _, kv_of_layer in self.worker._attention:
             kv_of_layer.positions_of = self.positions_of
         processor = OutputProcessor(self.tokenizer, log_stats=self.log_stats)

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
 
 from mytests.harness.kv import PretendedKV
-from mytests.harness.v1.connector import Carrier
 from mytests.harness.v1.drafts import Choose, Drafter
 from mytests.harness.v1.layers import Pages, PretendedStates, first_seen, is_state
 from mytests.harness.v1.runners import FirstRunner, SecondRunner
@@ -51,7 +51,7 @@ class SimulatedWorker:
     """Whether KV of children may be injected."""
 
     drafter: Drafter = field(default_factory=Drafter)
-    carrier: Carrier | None = None
+    carrier: Any = None
     """Loads and saves KV, if the engine has a connector."""
 
     tokens: dict[str, list[int]] = field(default_factory=dict)

@@ -19,7 +19,7 @@ from functools import partial
 from sys import maxsize
 from typing import Any
 
-from sequence_hooks.v1.connectors import is_asked
+from sequence_hooks.v1.connectors import is_asked, may_save
 from sequence_hooks.v1.core.glue import Injection
 from sequence_hooks.v1.core.sequence import V1Branch
 from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
@@ -31,14 +31,26 @@ class TreeConnector:
 
     Args:
         connector: Upstream's, for a scheduler. Two of its methods are extended.
+        name: That of the connector.
+        block_size: Tokens per block.
         forked: The ids of the requests that share blocks which they have yet to be given.
         branches: The branches of the unfinished requests in trees, by request id.
     """
 
     def __init__(
-        self, connector: Any, injection: Injection, forked: Collection[str], branches: Mapping[str, V1Branch]
+        self,
+        connector: Any,
+        name: str,
+        block_size: int,
+        injection: Injection,
+        forked: Collection[str],
+        branches: Mapping[str, V1Branch],
     ) -> None:
-        self._connector, self._injection, self._forked, self._branches = connector, injection, forked, branches
+        self._connector, self._name, self._block_size = connector, name, block_size
+        self._injection, self._forked, self._branches = injection, forked, branches
+        self._loading: set[str] = set()
+        """The requests for which KV is loaded in this step."""
+
         self._set_aside: dict[str, int] = {}
         """How many groups of blocks each request has that was set aside since the last step."""
 
@@ -62,20 +74,24 @@ class TreeConnector:
 
     def view(self, output: SchedulerOutput) -> SchedulerOutput:
         """A schedule as the connector is to know it."""
-        if not self._branches and not self._set_aside:
+        counts, loading = output.num_scheduled_tokens, self._loading
+        self._loading = set()
+        hidden = {name for name in counts if self._is_hidden(name)}
+        new = {each.req_id: each for each in output.scheduled_new_reqs if each.req_id not in loading}
+        hidden |= {name for name, each in new.items() if not may_save(self._name, each, counts[name])}
+        if not hidden and not self._branches and not self._set_aside:
             return output
-        hidden = {name for name in output.num_scheduled_tokens if self._is_hidden(name)}
-        new = [each for each in output.scheduled_new_reqs if each.req_id not in hidden]
-        resumed = [each for each in new if self._continues(each.req_id)]
+        given = [each for each in output.scheduled_new_reqs if each.req_id not in hidden]
+        resumed = [each for each in given if self._continues(each.req_id)]
         shown = _without(output.scheduled_cached_reqs, hidden)
         for name in self._set_aside.keys() & {each.req_id for each in resumed}:
             del self._set_aside[name]
         shown = _with_resumed(shown, [*resumed, *(_without_blocks(*each) for each in self._set_aside.items())])
         self._set_aside.clear()
-        counts = {name: count for name, count in output.num_scheduled_tokens.items() if name not in hidden}
+        counts = {name: count for name, count in counts.items() if name not in hidden}
         return replace(
             output,
-            scheduled_new_reqs=[each for each in new if not self._continues(each.req_id)],
+            scheduled_new_reqs=[each for each in given if not self._continues(each.req_id)],
             scheduled_cached_reqs=shown,
             num_scheduled_tokens=counts,
             total_num_scheduled_tokens=sum(counts.values()),
@@ -85,7 +101,9 @@ class TreeConnector:
         self, upstream: Callable[..., tuple[int | None, bool]], request: Request, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
         name = request.request_id
-        if name in self._forked or self._is_hidden(name) or not is_asked(self._connector, request):
+        is_new = not request.num_preemptions and not self._continues(name)
+        has_own = name in self._forked or self._is_hidden(name)
+        if has_own or not is_asked(self._name, request, self._block_size, is_new):
             return 0, False
         num_found, is_beside = upstream(request, num_computed_tokens)
         if num_found is not None and num_found <= 0:
@@ -93,9 +111,11 @@ class TreeConnector:
             return 0, False
         return num_found, is_beside
 
-    def _note_blocks(self, upstream: Callable[..., None], request: Request, *args: Any) -> None:
+    def _note_blocks(self, upstream: Callable[..., None], request: Request, blocks: Any, num_loaded: int) -> None:
         if not self._is_hidden(request.request_id):
-            upstream(request, *args)
+            upstream(request, blocks, num_loaded)
+        if num_loaded:
+            self._loading.add(request.request_id)
 
     def _is_hidden(self, request_id: str) -> bool:
         branch = self._branches.get(request_id)

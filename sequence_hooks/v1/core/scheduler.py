@@ -86,7 +86,7 @@ class HookScheduler(ReleaseScheduler):
         self._injection, self._kept = self.kv.injection, self.kv.kept
         self.waiting_with_kv = self._admission = self.kv.admission
         self.evictor = self.kv.evictor
-        self._connector = TreeConnector(self.connector, self._injection, self.kv.forks.children, self.branches) if self.connector else None
+        self._connector = None if self.connector is None else self._told_of_trees(self.connector)
         self._is_caching_private = has_private_caching(self.vllm_config)
         is_async = self.scheduler_config.async_scheduling
         self._samples_padding = current_platform.is_cpu() and not is_async
@@ -247,6 +247,12 @@ class HookScheduler(ReleaseScheduler):
             # Upstream frees what was saved; of a tree, only what has finished.
             kv_connector_output.finished_sending = saved - self.branches.keys()
         super()._update_from_kv_xfer_finished(kv_connector_output)
+
+    def _told_of_trees(self, connector: KVConnectorBase_V1) -> TreeConnector:
+        transfer = self.vllm_config.kv_transfer_config
+        assert transfer is not None and transfer.kv_connector is not None
+        shared = self._injection, self.kv.forks.children, self.branches
+        return TreeConnector(connector, transfer.kv_connector, self.block_size, *shared)
 
     def _begin_tree(self, request: Request) -> V1Branch:
         branch = self.branches[request.request_id] = self.driver.add_root(self._children.sequence_of(request))
