@@ -25,8 +25,8 @@ from sequence_hooks.tree.branch import Branch
 
 TOKENS = st.sampled_from([PROMISE, *ids("xxxyy"), PROMISE, SYNC, OLDEST, NEWEST, EOS])
 MAX_QUEUED = 8
-MAX_IDLE_STEPS = 6
-"""Enough to preempt all that runs."""
+MAX_IDLE_STEPS = 12
+"""Enough to preempt all that runs, and to load KV for what is left."""
 
 Draw = Callable[..., Any]
 """Draws one of its arguments."""

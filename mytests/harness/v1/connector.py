@@ -154,7 +154,7 @@ class Within(KVConnectorBase_V1, SupportsHMA):
 
 
 class Beside(Within):
-    """Loads and saves take two steps more, and the blocks of what has finished are kept until it is saved."""
+    """Loads and saves take a step more, and the blocks of what has finished are kept until it is saved."""
 
     num_steps = 2
 
