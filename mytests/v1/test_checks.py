@@ -55,6 +55,13 @@ def test_an_operator_is_told_what_the_hooks_are(
 INJECT = {**HOOKS, "child_merge_strategy": "kv_inject"}
 MANUAL = {**HOOKS, "sync_resume": "manual"}
 RECORDED = {**HOOKS, "record_to": "run.jsonl"}
+OFFLOADING = {"cache_config__kv_offloading_size": 4.0}
+
+
+def connected(name: str, path: str | None = None) -> Any:
+    return SimpleNamespace(kv_connector=name, kv_connector_module_path=path)
+
+
 NGRAM, EAGLE = SimpleNamespace(method="ngram"), SimpleNamespace(method="eagle")
 
 
@@ -64,10 +71,21 @@ NGRAM, EAGLE = SimpleNamespace(method="ngram"), SimpleNamespace(method="eagle")
         ({"scheduler_config__scheduler_cls": None}, "scheduler_cls=None; set it to"),
         ({"cache_config__enable_prefix_caching": False}, "enable_prefix_caching=False; leave it on"),
         (
-            {"kv_transfer_config": SimpleNamespace(kv_connector="NixlConnector")},
-            "kv_transfer_config.kv_connector='NixlConnector'; leave it out",
+            {"kv_transfer_config": connected("NixlConnector")},
+            "kv_transfer_config.kv_connector='NixlConnector'; use ExampleConnector or OffloadingConnector, or leave",
         ),
-        ({"cache_config__kv_offloading_size": 4.0}, "kv_offloading_size=4.0; leave it out"),
+        (
+            {"kv_transfer_config": connected("ExampleConnector", "my.module")},
+            "kv_transfer_config.kv_connector_module_path='my.module'; leave it out, and use ExampleConnector",
+        ),
+        (
+            {"kv_transfer_config": connected("LMCacheMPConnector"), **OFFLOADING, "cache_config__kv_offloading_backend": "lmcache"},
+            "kv_offloading_backend='lmcache'; use 'native'",
+        ),
+        (
+            {"kv_transfer_config": connected("SimpleCPUOffloadConnector"), **OFFLOADING},
+            "VLLM_USE_SIMPLE_KV_OFFLOAD=1; unset it",
+        ),
         (
             {"parallel_config__pipeline_parallel_size": 2, "speculative_config": NGRAM},
             "pipeline_parallel_size=2; leave it at 1, or leave speculative_config out",

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sequence_hooks.v1.releases.vllm_0_32 import Unsupported
+from sequence_hooks.v1.settings import has_private_caching
 from vllm.config import VllmConfig
 from vllm.v1.core.sched.output import NewRequestData
 from vllm.v1.request import Request
@@ -21,16 +22,17 @@ def unsupported_connectors(config: VllmConfig) -> Iterator[Unsupported]:
     if transfer is None:
         return
     name, path, way_out = transfer.kv_connector, transfer.kv_connector_module_path, f"use {' or '.join(ALLOWED)}"
-    if cache.kv_offloading_size is None:
-        yield name not in ALLOWED, "kv_transfer_config.kv_connector", name, (
-            f"{way_out}, or leave it out: what others save and load of a tree was not followed"
-        )
-        yield path is not None, "kv_transfer_config.kv_connector_module_path", path, f"leave it out, and {way_out}"
-    else:
-        backend = cache.kv_offloading_backend
-        yield name not in ALLOWED, "kv_offloading_size", cache.kv_offloading_size, (
-            f"leave it out, or let it mean OffloadingConnector: with kv_offloading_backend={backend!r} it is {name}"
-        )
+    is_given, backend = cache.kv_offloading_size is None, cache.kv_offloading_backend
+    is_other = name not in ALLOWED
+    yield is_given and is_other, "kv_transfer_config.kv_connector", name, (
+        f"{way_out}, or leave it out: nobody has followed what it saves and loads of trees"
+    )
+    yield path is not None, "kv_transfer_config.kv_connector_module_path", path, f"leave it out, and {way_out}"
+    yield is_other and backend != "native", "kv_offloading_backend", backend, "use 'native'"
+    yield is_other, "VLLM_USE_SIMPLE_KV_OFFLOAD", 1, "unset it"
+    yield has_private_caching(config), "enable_prefix_caching", False, (
+        "leave it on, or the KV connector out, which lets requests find KV of others"
+    )
 
 
 def is_asked(name: str, request: Request, block_size: int, is_new: bool) -> bool:

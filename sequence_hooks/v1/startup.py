@@ -12,6 +12,7 @@ from sequence_hooks.config.refusals import GENERATES, NO_ENCODER, ONE_BY_ONE, no
 from sequence_hooks.config.tokens import resolve
 from sequence_hooks.text.messages import FAULTS, describe_error
 from sequence_hooks.trace.recorder import begin
+from sequence_hooks.v1.connectors import unsupported_connectors
 from sequence_hooks.v1.core.params import check_child, verify_params
 from sequence_hooks.v1.frontend.peers import choose_addresses
 from sequence_hooks.v1.releases.installed import unsupported
@@ -118,6 +119,7 @@ def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
         (model.return_sampling_mask, "return_sampling_mask", True, "leave it out: a join's tokens have none"),
         (vllm.envs.VLLM_USE_RUST_FRONTEND, "VLLM_USE_RUST_FRONTEND", 1,
          "unset it: only upstream's front end in Python can tell of trees"),
+        *unsupported_connectors(config),
         *unsupported(config),
     ]  # fmt: skip
     for is_fault, name, value, way_out in faults:

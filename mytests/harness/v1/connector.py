@@ -175,6 +175,11 @@ class Carrier:
         self.num_loaded = 0
         """How many blocks were loaded so far."""
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether blocks are still to be written."""
+        return bool(self._loads)
+
     def before(self, asked: Transfers) -> None:
         """Do what comes before anything is written in a step."""
         self._finished |= asked.finished

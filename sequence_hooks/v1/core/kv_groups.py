@@ -8,7 +8,7 @@ state             │ -- │ -- │ -- │ s3… │      one block, with the st
 
 from collections.abc import Sequence
 
-from sequence_hooks.config.refusals import layers_not_injected, not_causal, not_injected, not_shared
+from sequence_hooks.config.refusals import layers_not_injected, not_causal, not_connected, not_injected, not_shared
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.core.single_type_kv_cache_manager import MambaManager, SingleTypeKVCacheManager
@@ -37,6 +37,14 @@ def check_kv_groups(config: KVCacheConfig, injects_kv: bool) -> None:
             raise ValueError(layers_not_injected(kind, group.layer_names[0]))
     if injects_kv and len(config.kv_cache_groups) > 1:
         raise ValueError(not_injected(f"a model whose layers have {len(config.kv_cache_groups)} block tables"))
+
+
+def check_connected(config: KVCacheConfig) -> None:
+    """Raise a `ValueError` for layers of which no connector is known to save and load what trees have."""
+    for group in config.kv_cache_groups:
+        kind = type(group.kv_cache_spec).__name__
+        if not isinstance(group.kv_cache_spec, FullAttentionSpec) or len(config.kv_cache_groups) > 1:
+            raise ValueError(not_connected(kind, group.layer_names[0]))
 
 
 def state_managers(manager: KVCacheManager) -> list[MambaManager]:

@@ -29,7 +29,7 @@ from sequence_hooks.v1.core.children import ChildRequests
 from sequence_hooks.v1.core.connector import TreeConnector
 from sequence_hooks.v1.core.event_log import EventLog
 from sequence_hooks.v1.core.integrity import check_blocks, check_queues, check_shares, held_blocks
-from sequence_hooks.v1.core.kv_groups import check_kv_groups
+from sequence_hooks.v1.core.kv_groups import check_connected, check_kv_groups
 from sequence_hooks.v1.core.kv_manager import TreeKVManager
 from sequence_hooks.v1.core.lockstep import PendingDummyStep
 from sequence_hooks.v1.core.params import params_after_join
@@ -249,6 +249,7 @@ class HookScheduler(ReleaseScheduler):
         super()._update_from_kv_xfer_finished(kv_connector_output)
 
     def _told_of_trees(self, connector: KVConnectorBase_V1) -> TreeConnector:
+        check_connected(self.kv_cache_config)
         transfer = self.vllm_config.kv_transfer_config
         assert transfer is not None and transfer.kv_connector is not None
         shared = self._injection, self.kv.forks.children, self.branches
