@@ -79,7 +79,11 @@ NGRAM, EAGLE = SimpleNamespace(method="ngram"), SimpleNamespace(method="eagle")
             "kv_transfer_config.kv_connector_module_path='my.module'; leave it out, and use ExampleConnector",
         ),
         (
-            {"kv_transfer_config": connected("LMCacheMPConnector"), **OFFLOADING, "cache_config__kv_offloading_backend": "lmcache"},
+            {
+                "kv_transfer_config": connected("LMCacheMPConnector"),
+                **OFFLOADING,
+                "cache_config__kv_offloading_backend": "lmcache",
+            },
             "kv_offloading_backend='lmcache'; use 'native'",
         ),
         (

@@ -82,7 +82,9 @@ def test_injected_kv_is_never_saved(connector: str, is_async: bool, hooks: Any, 
 @pytest.mark.parametrize("connector", CONNECTORS)
 def test_a_context_that_was_replaced_is_neither_saved_nor_loaded(connector: str) -> None:
     """Connectors keep the keys of its blocks, which stand for what was replaced."""
-    engine = SurgicalEngine(replace(SYNC_HOOKS, handlers=REPLACING), connector=connector, is_async=False)
+    engine = SurgicalEngine(
+        replace(SYNC_HOOKS, handlers={REPLACE: REPLACING[REPLACE]}), connector=connector, is_async=False
+    )
     script = plan(r="x" * 13 + chr(REPLACE) + "z" * 12 + "!.end", r_child_0="A" * 20)
     with begun(engine, script, lambda: "r_child_0" in engine.statuses() and blocked(engine), PROMPT):
         lose_kv(engine)
@@ -142,7 +144,9 @@ def test_an_engine_with_a_connector_sleeps_while_callers_are_awaited() -> None:
 @pytest.mark.parametrize(
     ("num_tokens", "is_new", "is_safe"), [(40, True, True), (33, True, False), (40, False, False)], ids=str
 )
-def test_upstreams_example_is_asked_only_for_what_it_loads_rightly(num_tokens: int, is_new: bool, is_safe: bool) -> None:
+def test_upstreams_example_is_asked_only_for_what_it_loads_rightly(
+    num_tokens: int, is_new: bool, is_safe: bool
+) -> None:
     """What it says that it has and what it loads are not the same of other prompts; others are always asked."""
     request: Any = SimpleNamespace(num_prompt_tokens=num_tokens)
     assert is_asked("ExampleConnector", request, 32, is_new) == is_safe

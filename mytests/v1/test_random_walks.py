@@ -63,7 +63,9 @@ class V1Walks(Walks):
             num_stages=num_stages,
             # With states or with several stages there is no speculation.
             num_drafts=0 if num_stages > 1 or any(map(is_state, layers)) else draw(0, 3, 1),
-            connector=draw(None, "Within", "Beside", "OffloadingConnector") if has_caching and layers == ("full",) else None,
+            connector=draw(None, "Within", "Beside", "OffloadingConnector")
+            if has_caching and layers == ("full",)
+            else None,
         )
 
     @precondition(lambda self: len(self.queued()) < MAX_QUEUED)

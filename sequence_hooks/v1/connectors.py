@@ -24,14 +24,20 @@ def unsupported_connectors(config: VllmConfig) -> Iterator[Unsupported]:
     name, path, way_out = transfer.kv_connector, transfer.kv_connector_module_path, f"use {' or '.join(ALLOWED)}"
     is_given, backend = cache.kv_offloading_size is None, cache.kv_offloading_backend
     is_other = name not in ALLOWED
-    yield is_given and is_other, "kv_transfer_config.kv_connector", name, (
-        f"{way_out}, or leave it out: nobody has followed what it saves and loads of trees"
+    yield (
+        is_given and is_other,
+        "kv_transfer_config.kv_connector",
+        name,
+        (f"{way_out}, or leave it out: nobody has followed what it saves and loads of trees"),
     )
     yield path is not None, "kv_transfer_config.kv_connector_module_path", path, f"leave it out, and {way_out}"
     yield is_other and backend != "native", "kv_offloading_backend", backend, "use 'native'"
     yield is_other, "VLLM_USE_SIMPLE_KV_OFFLOAD", 1, "unset it"
-    yield has_private_caching(config), "enable_prefix_caching", False, (
-        "leave it on, or the KV connector out, which lets requests find KV of others"
+    yield (
+        has_private_caching(config),
+        "enable_prefix_caching",
+        False,
+        ("leave it on, or the KV connector out, which lets requests find KV of others"),
     )
 
 

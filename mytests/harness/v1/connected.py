@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m mytests.harness.v1.connected FOLDER``: engines with upstream's example of a connector, in this process.
 
-Prints a line of JSON: of each of `CASES`, the tokens of all trees, and how many tokens the engine has computed. What the
-connector saves lies in ``FOLDER``; without one, engines have no connector.
+Prints a line of JSON: of each of `CASES`, the tokens of all trees, and how many tokens the engine has computed.
+What the connector saves lies in ``FOLDER``; without one, engines have no connector.
 """
 
 import json
@@ -49,9 +49,7 @@ def run(case: str, folder: str | None) -> tuple[list[Any], int, bool]:
     fields, options = CASES[case]
     if folder is not None:
         where = {"shared_storage_path": f"{folder}/{case}"}
-        transfer = KVTransferConfig(
-            kv_connector="ExampleConnector", kv_role="kv_both", kv_connector_extra_config=where
-        )
+        transfer = KVTransferConfig(kv_connector="ExampleConnector", kv_role="kv_both", kv_connector_extra_config=where)
         options = {**options, "kv_transfer_config": transfer}
     with opened(hooks_for("sync", **fields), block_size=32, **options) as engine:
         counts = _counted(scheduler_of(engine))
@@ -82,4 +80,4 @@ def _counted(scheduler: Any) -> list[int]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({case: run(case, *sys.argv[1:] or [None]) for case in CASES}))
+    print(json.dumps({case: run(case, next(iter(sys.argv[1:]), None)) for case in CASES}))

@@ -197,7 +197,11 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
         return [block for table in tables for block in table if block]
 
     def blocked_with_kv(self) -> list[str]:
-        return [name for name, request in self.scheduler.blocked.items() if request.num_computed_tokens and request.status == RequestStatus.PREEMPTED]
+        return [
+            name
+            for name, request in self.scheduler.blocked.items()
+            if request.num_computed_tokens and request.status == RequestStatus.PREEMPTED
+        ]
 
     def evict(self, request_id: str) -> None:
         self.scheduler.kv.evict(self.scheduler.evictor.candidate(self.scheduler.blocked[request_id]))

@@ -20,7 +20,9 @@ from sys import maxsize
 from typing import Any
 
 from sequence_hooks.v1.connectors import is_asked, may_save
+from sequence_hooks.v1.core.forks import ForkedBlocks
 from sequence_hooks.v1.core.glue import Injection
+from sequence_hooks.v1.core.kv_groups import check_connected
 from sequence_hooks.v1.core.sequence import V1Branch
 from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
 from vllm.v1.request import Request
@@ -51,23 +53,37 @@ class TreeConnector:
         self._loading: set[str] = set()
         """The requests for which KV is loaded in this step."""
 
-        self._set_aside: dict[str, int] = {}
-        """How many groups of blocks each request has that was set aside since the last step."""
+        self._set_aside: dict[str, None] = {}
+        """The requests that were set aside since the last step."""
 
         connector.get_num_new_matched_tokens = partial(self._look_up, connector.get_num_new_matched_tokens)
         connector.update_state_after_alloc = partial(self._note_blocks, connector.update_state_after_alloc)
+
+    @classmethod
+    def of(cls, scheduler: Any, injection: Injection, forks: ForkedBlocks) -> "TreeConnector | None":
+        """For the connector of a `HookScheduler`; None if it has none.
+
+        Raises:
+            ValueError: layers have something other than the KV of all tokens.
+        """
+        if scheduler.connector is None:
+            return None
+        check_connected(scheduler.kv_cache_config)
+        name, size = scheduler.vllm_config.kv_transfer_config.kv_connector, scheduler.block_size
+        return cls(scheduler.connector, name, size, injection, forks.children, scheduler.branches)
 
     def begin(self, child: Request) -> None:
         """Tell the connector of a request that no client has sent."""
         self._connector.on_new_request(child)
 
-    def set_aside(self, request: Request, num_groups: int) -> None:
+    def set_aside(self, request: Request) -> None:
         """Let the connector save nothing more of a request, until it continues."""
-        self._set_aside[request.request_id] = num_groups
+        self._set_aside[request.request_id] = None
 
     def end_load(self, request: Request) -> None:
-        """Let a joined request whose KV was loaded beside the steps begin its session. Upstream takes each for preempted
-        that ever was, and a model runner then does not learn what the join has appended.
+        """Let a joined request whose KV was loaded beside the steps begin its session.
+
+        Upstream takes each for preempted that ever was, and a model runner then does not learn of the join.
         """
         if self._continues(request.request_id) and not request.num_output_tokens:
             request.num_preemptions = 0
@@ -86,7 +102,7 @@ class TreeConnector:
         shown = _without(output.scheduled_cached_reqs, hidden)
         for name in self._set_aside.keys() & {each.req_id for each in resumed}:
             del self._set_aside[name]
-        shown = _with_resumed(shown, [*resumed, *(_without_blocks(*each) for each in self._set_aside.items())])
+        shown = _with_resumed(shown, [*resumed, *map(_without_blocks, self._set_aside)])
         self._set_aside.clear()
         counts = {name: count for name, count in counts.items() if name not in hidden}
         return replace(
@@ -148,9 +164,8 @@ def _without(cached: CachedRequestData, hidden: Collection[str]) -> CachedReques
     )
 
 
-def _without_blocks(request_id: str, num_groups: int) -> NewRequestData:
-    groups: tuple[list[int], ...] = tuple([] for _ in range(num_groups))
-    return NewRequestData(request_id, [], [], None, None, groups, 0, None)
+def _without_blocks(request_id: str) -> NewRequestData:
+    return NewRequestData(request_id, [], [], None, None, ([],), 0, None)
 
 
 def _with_resumed(cached: CachedRequestData, given: Iterable[NewRequestData]) -> CachedRequestData:

@@ -54,12 +54,8 @@ class EventLog:
         )
         self._events.setdefault(sequence.request.client_index, []).append(logged.encode())
 
-    def finish(self, branch: V1Branch, kv_transfer_params: dict[str, Any] | None) -> None:
-        """Tell the client of a request that it has finished, outside of any step's tokens.
-
-        Args:
-            kv_transfer_params: Upstream's, with which another engine finds its KV.
-        """
+    def finish(self, branch: V1Branch) -> None:
+        """Tell the client of a request that it has finished, outside of any step's tokens."""
         request = branch.sequence.request
         output = EngineCoreOutput(
             request_id=request.request_id,
@@ -67,7 +63,6 @@ class EventLog:
             finish_reason=request.get_finished_reason(),
             stop_reason=request.stop_reason,
             events=request.take_events(),
-            kv_transfer_params=kv_transfer_params,
             trace_headers=request.trace_headers,
         )
         self._outputs.setdefault(request.client_index, []).append(output)

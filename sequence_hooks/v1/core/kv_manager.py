@@ -110,9 +110,7 @@ class TreeKVManager(KVCacheManager):
         self.forks.release_admitted(output.num_scheduled_tokens.keys())
 
     def free_blocks(self, blocks: list[KVCacheBlock]) -> None:
-        """Give back references to blocks. Where a connector may write to free blocks at any time, they are kept until the
-        latest step has run.
-        """
+        """Give back references to blocks, after the latest step where a connector writes to free ones at any time."""
         self._scheduler._free_cow_retained_blocks(blocks, self._scheduler.sched_step_seq)
 
     @property

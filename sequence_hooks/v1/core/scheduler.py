@@ -26,10 +26,11 @@ from sequence_hooks.tree.injection_plan import Source
 from sequence_hooks.tree.log import HookLog, OncePerRequest
 from sequence_hooks.v1.core import runs
 from sequence_hooks.v1.core.children import ChildRequests
+from sequence_hooks.v1.core.connected import ConnectedScheduler
 from sequence_hooks.v1.core.connector import TreeConnector
 from sequence_hooks.v1.core.event_log import EventLog
 from sequence_hooks.v1.core.integrity import check_blocks, check_queues, check_shares, held_blocks
-from sequence_hooks.v1.core.kv_groups import check_connected, check_kv_groups
+from sequence_hooks.v1.core.kv_groups import check_kv_groups
 from sequence_hooks.v1.core.kv_manager import TreeKVManager
 from sequence_hooks.v1.core.lockstep import PendingDummyStep
 from sequence_hooks.v1.core.params import params_after_join
@@ -38,11 +39,9 @@ from sequence_hooks.v1.core.recorder import SchedulerRecorder
 from sequence_hooks.v1.core.requests import begin_session, discard_in_flight, limit_tokens, make_private
 from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence, num_written, params_of
 from sequence_hooks.v1.core.stats import CoreStats, count_requests
-from sequence_hooks.v1.releases.installed import ReleaseScheduler
 from sequence_hooks.v1.settings import has_private_caching, is_of_server
 from sequence_hooks.v1.wire import RESUME, HookSchedulerOutput
 from vllm.config import VllmConfig
-from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorBase_V1
 from vllm.logger import init_logger
 from vllm.platforms import current_platform
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
@@ -51,14 +50,14 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreEventType, EngineCoreOutputs
 from vllm.v1.metrics.stats import SchedulerStats
-from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 # Below upstream's logger, which has the handlers.
 logger = init_logger(f"vllm.{__name__}")
 
 
-class HookScheduler(ReleaseScheduler):
+class HookScheduler(ConnectedScheduler):
     """Moves requests as the driver says: its `sequence_hooks.tree.port.SchedulerPort`.
 
     No collaborator keeps a reference to what upstream reassigns, such as ``running``: each asks for it every time.
@@ -86,7 +85,7 @@ class HookScheduler(ReleaseScheduler):
         self._injection, self._kept = self.kv.injection, self.kv.kept
         self.waiting_with_kv = self._admission = self.kv.admission
         self.evictor = self.kv.evictor
-        self._connector = None if self.connector is None else self._told_of_trees(self.connector)
+        self._connector = TreeConnector.of(self, self._injection, self.kv.forks)
         self._is_caching_private = has_private_caching(self.vllm_config)
         is_async = self.scheduler_config.async_scheduling
         self._samples_padding = current_platform.is_cpu() and not is_async
@@ -125,15 +124,6 @@ class HookScheduler(ReleaseScheduler):
     def has_requests(self) -> bool:
         """As upstream, and while there are events to send. If all sequences wait for a caller, the engine sleeps."""
         return super().has_requests() or bool(self._events) or self.trees.has_unsettled
-
-    def has_finished_requests(self) -> bool:
-        """As upstream. With a connector, a request that is in no queue has not finished if it is BLOCKED."""
-        has_some = super().has_finished_requests()
-        return has_some and (bool(self.finished_req_ids) or len(self.requests) > self._num_unfinished)
-
-    @property
-    def _num_unfinished(self) -> int:
-        return sum(self.get_request_counts()) + len(self.blocked)
 
     def has_unfinished_requests(self) -> bool:
         """As upstream, and while this engine owes others a step."""
@@ -231,29 +221,6 @@ class HookScheduler(ReleaseScheduler):
     def update_draft_token_ids(self, draft_token_ids: DraftTokenIds) -> None:
         """As upstream, without the drafts of requests that were set aside or preempted meanwhile."""
         super().update_draft_token_ids(runs.drafts_of_running(draft_token_ids, self.requests))
-
-    def _build_kv_connector_meta(self, connector: KVConnectorBase_V1, scheduler_output: SchedulerOutput) -> Any:
-        assert self._connector is not None
-        return super()._build_kv_connector_meta(connector, self._connector.view(scheduler_output))
-
-    def _update_waiting_for_remote_kv(self, request: Request) -> None:
-        super()._update_waiting_for_remote_kv(request)
-        assert self._connector is not None
-        self._connector.end_load(request)
-
-    def _update_from_kv_xfer_finished(self, kv_connector_output: KVConnectorOutput) -> None:
-        saved = kv_connector_output.finished_sending
-        if saved and not self.branches.keys().isdisjoint(saved):
-            # Upstream frees what was saved; of a tree, only what has finished.
-            kv_connector_output.finished_sending = saved - self.branches.keys()
-        super()._update_from_kv_xfer_finished(kv_connector_output)
-
-    def _told_of_trees(self, connector: KVConnectorBase_V1) -> TreeConnector:
-        check_connected(self.kv_cache_config)
-        transfer = self.vllm_config.kv_transfer_config
-        assert transfer is not None and transfer.kv_connector is not None
-        shared = self._injection, self.kv.forks.children, self.branches
-        return TreeConnector(connector, transfer.kv_connector, self.block_size, *shared)
 
     def _begin_tree(self, request: Request) -> V1Branch:
         branch = self.branches[request.request_id] = self.driver.add_root(self._children.sequence_of(request))
@@ -362,7 +329,7 @@ class HookScheduler(ReleaseScheduler):
         self._admission.leave(request)
         self.blocked[request.request_id] = request
         if self._connector is not None:
-            self._connector.set_aside(request, len(self.kv_cache_config.kv_cache_groups))
+            self._connector.set_aside(request)
         if branch.outcome is not None:
             self._kept.release_settled(request)
 
@@ -411,15 +378,14 @@ class HookScheduler(ReleaseScheduler):
         """Finish a BLOCKED request as it had ended before, or as its join ends it."""
         request, final_status = branch.sequence.request, branch.sequence.final_status
         assert final_status is not None
-        is_loading = request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
-        is_loading &= request.request_id not in self.finished_recving_kv_req_ids
-        self.finished_recving_kv_req_ids.discard(request.request_id)
-        self.failed_recving_kv_req_ids.discard(request.request_id)
-        request.status = final_status
-        # As upstream does where it aborts a request: a connector may write to its blocks.
-        kv_transfer_params, _ = self._free_request(request, delay_free_blocks=is_loading)
+        if request.status == RequestStatus.WAITING_FOR_REMOTE_KVS:
+            # Upstream's method, which keeps the blocks until a connector has written to them.
+            super().finish_requests(request.request_id, final_status)
+        else:
+            request.status = final_status
+            self._free_request(request)
         if branch.parent is None:
-            self._events.finish(branch, kv_transfer_params)
+            self._events.finish(branch)
 
     def abort_sequences(self, branches: Sequence[V1Branch]) -> None:
         self.finish_requests([branch.request_id for branch in branches], RequestStatus.FINISHED_ABORTED)
@@ -431,7 +397,7 @@ class HookScheduler(ReleaseScheduler):
     def _make_room(self) -> None:
         """Preempt children of the trees with the most rows, for requests and trees that have waited and have none."""
         is_paused, num_rows = self.pause_state != PauseState.UNPAUSED, self.max_num_running_reqs
-        num_others = self._num_unfinished - len(self.branches) - len(self._injection.glue)
+        num_others = self.num_unfinished - len(self.branches) - len(self._injection.glue)
         num_free = num_rows - len(self.running)
         for victim in self._admission.begin_step(is_paused, num_rows, num_free, num_others, len(self.deferred)):
             self.running.remove(victim)
