@@ -31,7 +31,8 @@ from mytests.harness.surgical import (
     plan,
     tree,
 )
-from mytests.harness.tiers import names, pairs
+from mytests.harness.tiers import full, names, pairs
+from mytests.harness.v1.drafters import DRAFTERS
 from mytests.harness.v1.releases import RELEASE, since
 from sequence_hooks.trace import events
 from sequence_hooks.trace.reader import read
@@ -238,3 +239,19 @@ def test_a_model_that_drafts_for_itself_answers_the_same(task: Any) -> None:
             found.append([told(each.outputs[0]) for each in engine.generate(prompts, params, use_tqdm=False)])
             scheduler_of(engine).check_integrity()
     assert found[0] == found[1]
+
+
+@pytest.mark.model
+@pytest.mark.floats
+@pytest.mark.paths
+@pytest.mark.parametrize(("method", "task"), [full(*each) for each in zip(DRAFTERS, ("sync", *TASKS), strict=True)])
+def test_drafters_of_other_kinds_change_no_tree(method: str, task: Any, tmp_path: Path) -> None:
+    """Though few of their drafts are right, and some of those that are get taken back."""
+    prompts, found = sure_prompts(8, 7, task), []
+    drafting = DRAFTERS[method](tmp_path)
+    for fields in ({**drafting, "speculative_config": None}, drafting):
+        with opened(hooks_for(task), disable_log_stats=False, **fields) as engine:
+            found.append([told(each.outputs[0]) for each in engine.generate(prompts, GREEDY, use_tqdm=False)])
+            accepted = [each for each in engine.get_metrics() if each.name == "vllm:spec_decode_num_accepted_tokens"]
+    assert found[0] == found[1]
+    assert sum(each.value for each in accepted) > 0
