@@ -8,6 +8,7 @@ map of a token to the one that follows it most often. EAGLE-3 has no such map, a
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ def _map_to_next(config: Mapping[str, Any], is_scaled: bool) -> torch.Tensor:
     pairs = Counter[tuple[int, int]]()
     for prompt in (prompt for mode in MODES for prompt in held_out_prompts(50, 3, mode)):
         token_ids = tokenizer.encode(expected_output(prompt), add_special_tokens=False)
-        pairs.update(zip(token_ids, token_ids[1:], strict=False))
+        pairs.update(pairwise(token_ids))
     following = {token: after for (token, after), _ in reversed(pairs.most_common())}
     wanted = embeddings[[following.get(token, token) for token in range(config["vocab_size"])]]
     return (torch.linalg.pinv(given) @ wanted).T.contiguous()
