@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trees and speculative decoding, alone and together, in steps: `make bench-speculation`."""
