@@ -104,8 +104,6 @@ def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
          "parent's blocks through it"),
         (config.cache_config.mamba_cache_mode not in ("none", "align"), "mamba_cache_mode",
          config.cache_config.mamba_cache_mode, "set it to 'align': a child goes on from its parent's state"),
-        (drafts is not None and model.has_inner_state, "speculative_config.method", getattr(drafts, "method", None),
-         "leave it out: a state that has taken in accepted tokens cannot give them back"),
         (drafts is not None and parallel.pipeline_parallel_size > 1, "pipeline_parallel_size",
          parallel.pipeline_parallel_size, "leave it at 1, or leave speculative_config out: drafts may come while the "
          "step before them is in another stage"),

@@ -61,6 +61,10 @@ class ForkedBlocks:
         self.has_states = bool(self._state_managers)
         """Whether layers have a state, which is known after the last token that was computed, and no other."""
 
+        self.has_states_of_drafts = any(each.num_speculative_blocks for each in self._state_managers)
+        """Whether a worker keeps a state for each token of a step with drafts. Nobody else knows which one of them is
+        after the last token that was accepted, so none is shared, and BLOCKED requests keep none."""
+
     def add(self, parent: Request, child: Request, num_shared: int) -> int:
         """Let ``child`` share what ``parent`` has computed, if it has all that the child needs.
 
@@ -72,7 +76,7 @@ class ForkedBlocks:
         Returns:
             How many tokens it shares.
         """
-        num_tokens = self._num_forked(parent, child, num_shared)
+        num_tokens = 0 if self.has_states_of_drafts else self._num_forked(parent, child, num_shared)
         groups = self._groups_after(parent, num_tokens) if num_tokens > 0 else None
         if groups is None:
             return 0

@@ -231,7 +231,11 @@ class HookScheduler(ConnectedScheduler):
         if request.request_id not in self.blocked or request.is_finished():
             # A BLOCKED one is finished if its grammar does not accept the token that has blocked it.
             return super()._handle_stopped_request(request)
-        if not self.kv.forks.has_states:
+        if self.kv.forks.has_states_of_drafts:
+            # It goes on from the last state that the prefix cache has. Upstream's method waits for steps in flight.
+            self._free_request_blocks(request)
+            request.num_computed_tokens = 0
+        elif not self.kv.forks.has_states:
             # Tokens of a step in flight are computed again. A state has them already, and must not get them twice.
             request.num_computed_tokens = num_written(request)
         discard_in_flight(request)
