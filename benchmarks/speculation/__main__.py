@@ -33,15 +33,16 @@ def main() -> None:
     options = parser.parse_args()
     subjects = [hpd(options.groups)]
     if options.language is not None:
-        subjects.append(language(options.language, min(2, options.groups)))
+        subjects.append(language(options.language))
+    options.page.parent.mkdir(parents=True, exist_ok=True)
     counts: list[Counts] = []
     for subject in subjects:
         for drafter in DRAFTERS:
             with ProcessPoolExecutor(1, get_context("spawn")) as process:
                 counts += process.submit(measured, subject, drafter, SIZES).result()
+            # Whoever interrupts a run has what was measured before.
+            options.page.write_text(write_page(counts))
             print(f"{subject.name}, drafts: {drafter}", file=sys.stderr, flush=True)
-    options.page.parent.mkdir(parents=True, exist_ok=True)
-    options.page.write_text(write_page(counts))
     print(options.page)
 
 
@@ -67,7 +68,7 @@ def hpd(most_groups: int) -> Subject:
     )
 
 
-def language(folder: Path, most_groups: int) -> Subject:
+def language(folder: Path) -> Subject:
     """The language model that answers by points, which are expanded side by side and then summed up."""
     from language_task import HOOKS, chat, questions
     from transformers import AutoTokenizer
@@ -75,7 +76,7 @@ def language(folder: Path, most_groups: int) -> Subject:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     texts = [chat(each, tokenizer) for each in questions("held-out")[: max(SIZES)]]
     prompts = tuple(tuple(tokenizer.encode(each, add_special_tokens=False)) for each in texts)
-    return Subject("forkjoin-language", folder, HOOKS, prompts, 400, 1536, most_groups)
+    return Subject("forkjoin-language", folder, HOOKS, prompts, max_tokens=400, max_model_len=1536, most_groups=1)
 
 
 if __name__ == "__main__":
