@@ -137,13 +137,6 @@ def test_a_field_that_does_not_fit_the_engine_is_refused(
         prepare(config_with(fields, **changes))
 
 
-def test_a_state_cannot_give_tokens_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker has it after all accepted tokens."""
-    monkeypatch.setattr(ModelConfig, "has_inner_state", True)
-    with pytest.raises(ValueError, match=r"do not work with speculative_config\.method='ngram'; leave it out: a state"):
-        prepare(config_with(HOOKS, speculative_config=NGRAM))
-
-
 def test_kv_is_not_injected_by_another_scheme_of_dimensions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to 0.29 there is one, beside M-RoPE."""
     monkeypatch.setattr(ModelConfig, "uses_xdrope_dim", 4, raising=False)

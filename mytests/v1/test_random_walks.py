@@ -45,10 +45,15 @@ class V1Walks(Walks):
         is_async, runner = draw((True, "first"), (True, "second"), (False, "first"))
         # Upstream's first runner schedules asynchronously with one stage alone.
         num_stages = draw(1, 1, 2, 3) if not is_async or runner == "second" else 1
+        # With several stages there is no speculation, and no engine of a CPU has drafts and checkpoints of states.
+        num_drafts = 0 if num_stages > 1 or "checkpointed" in layers else draw(0, 3, 1)
         return SurgicalEngine(
             SpecialKwargs(**hooks),
             block_size=block_size,
-            num_blocks=len(layers) * max_model_len // block_size + draw(0, 1, 4, 32),
+            # A state has a block for each draft.
+            num_blocks=len(layers) * max_model_len // block_size
+            + num_drafts * sum(map(is_state, layers))
+            + draw(0, 1, 4, 32),
             max_num_seqs=draw(2, 1, 3, 5, 16),
             max_model_len=max_model_len,
             max_num_batched_tokens=draw(32, 16, 512) if is_chunked else draw(max_model_len, 512),
@@ -61,8 +66,7 @@ class V1Walks(Walks):
             runner=runner,
             layers=layers,
             num_stages=num_stages,
-            # With states or with several stages there is no speculation.
-            num_drafts=0 if num_stages > 1 or any(map(is_state, layers)) else draw(0, 3, 1),
+            num_drafts=num_drafts,
             connector=draw(None, "Within", "Beside", "OffloadingConnector")
             if has_caching and layers == ("full",)
             else None,

@@ -2,7 +2,7 @@
 """The layers of a model that does not exist: which blocks they keep, what must be in them, and their memory."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -46,11 +46,11 @@ def is_state(layer: str) -> bool:
     return layer in _STATES
 
 
-def spec_of(layer: str, block_size: int) -> KVCacheSpec:
+def spec_of(layer: str, block_size: int, num_drafts: int = 0) -> KVCacheSpec:
     """Upstream's specification of a layer, by a name of this module."""
     if is_state(layer):
         shape: Any = {"shapes": ((2,),), "dtypes": (torch.float32,), "mamba_cache_mode": "align"}
-        return MambaSpec(block_size=block_size, **shape, **_STATES[layer])
+        return MambaSpec(block_size=block_size, num_speculative_blocks=num_drafts, **shape, **_STATES[layer])
     kind, fields = _ATTENTION[layer]
     return kind(block_size=block_size, num_kv_heads=1, head_size=1, dtype=torch.float32, **fields)
 
@@ -58,6 +58,20 @@ def spec_of(layer: str, block_size: int) -> KVCacheSpec:
 def first_seen(layer: str, index: int) -> int:
     """The index of the first token that the one at ``index`` sees in a layer with attention."""
     return {"full": 0, "window": max(0, index - WINDOW + 1), "chunk": index // CHUNK * CHUNK}[layer]
+
+
+class Found(NamedTuple):
+    """Where a step finds a request's state: in its block table, so many blocks after ``column``, less one."""
+
+    column: int
+    num_accepted: int = 1
+
+
+class Drafts(NamedTuple):
+    """Those of a request in a step, and the tokens that it samples with them, of which there is at least one."""
+
+    num_given: int
+    num_accepted: int
 
 
 class PretendedStates:
@@ -88,17 +102,48 @@ class PretendedStates:
         Raises:
             AssertionError: that block does not have the state after the token before.
         """
-        state = hash(())
-        if start:
-            before = table[found_at] if found_at < len(table) else 0
-            state = self._blocks.get(before, 0)
-            expected = _state_after(tokens[:start])
-            assert before and state == expected, f"{name} goes on after {start} tokens, and block {before} has others"
+        self._check(name, tokens, table, start, found_at)
         last = table[(len(tokens) - 1) // self._block_size]
         assert last, f"{name} has no block for its state after {len(tokens)} tokens"
         self._blocks[last] = _state_after(tokens)
         if self._has_checkpoints:
             self._export(tokens, table, start)
+
+    def compute_with_drafts(
+        self, name: str, tokens: Sequence[int], table: Sequence[int], start: int, found: Found, drafts: Drafts
+    ) -> Found:
+        """The same where a worker may have drafts: the states after each of a step's tokens are in blocks side by side.
+
+        Args:
+            tokens: A context with the drafts after it, of which some are accepted.
+
+        Returns:
+            Where the next step finds the state.
+
+        Raises:
+            AssertionError: see `compute`.
+        """
+        size, column = self._block_size, (len(tokens) - 1) // self._block_size
+        if start and found.column != column:
+            # Upstream moves it before the step.
+            self.copy_blocks([(table[found.column + found.num_accepted - 1], table[column])])
+            found = Found(column)
+        self._check(name, tokens, table, start, column + found.num_accepted - 1)
+        for place, end in enumerate(range(start + 1, len(tokens) + 1) if drafts.num_given else [len(tokens)]):
+            self._blocks[table[column + place]] = _state_after(tokens[:end])
+        # What the prefix cache may have is the state at a block's end, which is moved there afterwards.
+        running = len(tokens) - drafts.num_given
+        aligned = (running + drafts.num_accepted - 1) // size * size
+        if aligned < running:
+            return Found(column, drafts.num_accepted)
+        self.copy_blocks([(table[column + aligned - running], table[aligned // size - 1])])
+        return Found(column, 1 if aligned // size - 1 == column else drafts.num_accepted)
+
+    def _check(self, name: str, tokens: Sequence[int], table: Sequence[int], start: int, found_at: int) -> None:
+        if start:
+            before = table[found_at] if found_at < len(table) else 0
+            state, expected = self._blocks.get(before, 0), _state_after(tokens[:start])
+            assert before and state == expected, f"{name} goes on after {start} tokens, and block {before} has others"
 
     def _export(self, tokens: Sequence[int], table: Sequence[int], start: int) -> None:
         """Write the state at a block's end within the step, where upstream's model would."""

@@ -87,7 +87,7 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
 
     def __post_init__(self) -> None:
         config = surgical_config(self, self.is_async)
-        groups = [KVCacheGroupSpec([layer], spec_of(layer, self.block_size)) for layer in self.layers]
+        groups = [KVCacheGroupSpec([layer], spec_of(layer, self.block_size, self.num_drafts)) for layer in self.layers]
         # Upstream keeps one block that no request can have.
         kv = KVCacheConfig(self.num_blocks + 1, [], groups)
         grammars = StructuredOutputManager(config)

@@ -17,7 +17,7 @@ import torch
 
 from mytests.harness.kv import PretendedKV
 from mytests.harness.v1.drafts import Choose, Drafter
-from mytests.harness.v1.layers import Pages, PretendedStates, first_seen, is_state
+from mytests.harness.v1.layers import Drafts, Found, Pages, PretendedStates, first_seen, is_state
 from mytests.harness.v1.runners import FirstRunner, SecondRunner
 from sequence_hooks.kv.transfer import SlotCopy
 from sequence_hooks.v1.wire import injected_by
@@ -69,6 +69,7 @@ class SimulatedWorker:
         # That of the first layer with attention, if there is any.
         self.kv = next((kv for _, _, kv in self._attention), PretendedKV(self.block_size))
         self.runner = FirstRunner() if self.learns_by_session else SecondRunner()
+        self._found: dict[str, Found] = {}
         self._pages = Pages(self.num_blocks, self.layers)
         self.runner.kv_caches = self._pages.views
         self.runner.kv_cache_config = SimpleNamespace(num_blocks=self.num_blocks)
@@ -93,6 +94,7 @@ class SimulatedWorker:
         for request_id in output.finished_req_ids | (output.preempted_req_ids or set()):
             self.tokens.pop(request_id, None)
             self.tables.pop(request_id, None)
+            self._found.pop(request_id, None)
             for _, _, kv in self._attention:
                 kv.forget(request_id)
         if self.carrier is not None:
@@ -186,15 +188,24 @@ class SimulatedWorker:
         tables, written = self.tables[request_id], self.drafter.with_drafts(request_id, tokens)
         for group, layer, kv in self._attention:
             kv.check(request_id, written[:end], tables[group], start, first_seen(layer, start))
-        state_at = self.runner.find_state(request_id, start, end, self.block_size)
-        for table, cache in zip(tables, self.caches, strict=True):
-            if isinstance(cache, PretendedStates):
-                cache.compute(request_id, tokens[:end], table, start, state_at)
-        if end < len(tokens):
-            return []
-        run = self.drafter.accept(request_id, tokens, choose)
+        run = self.drafter.accept(request_id, tokens, choose) if end >= len(tokens) else []
+        self._compute_states(request_id, start, written[:end], len(run))
         tokens += run
         return run
+
+    def _compute_states(self, request_id: str, start: int, tokens: list[int], num_sampled: int) -> None:
+        state_at = self.runner.find_state(request_id, start, len(tokens), self.block_size)
+        drafts = Drafts(len(self.drafter.scheduled.get(request_id, ())), max(num_sampled, 1))
+        before, after = self._found.pop(request_id, Found(state_at)), Found(state_at)
+        for table, cache in zip(self.tables[request_id], self.caches, strict=True):
+            if not isinstance(cache, PretendedStates):
+                continue
+            if self.drafter.num_drafts:
+                after = cache.compute_with_drafts(request_id, tokens, table, start, before, drafts)
+            else:
+                cache.compute(request_id, tokens, table, start, state_at)
+        if self.drafter.num_drafts:
+            self._found[request_id] = after
 
 
 def _logprobs(sampled: list[list[int]]) -> LogprobsLists:
