@@ -106,7 +106,8 @@ def test_a_tree_is_the_same(hooks: SpecialKwargs, texts: tuple[Any, ...], sizes:
     assert told(in_runs) == told(one_by_one)
     assert in_runs.limits_met == one_by_one.limits_met
     assert len(in_runs.logprobs) == len(one_by_one.logprobs)
-    assert steps[1] < steps[0]
+    # With states a child computes its context, which takes steps of its own.
+    assert steps[1] < steps[0] or "layers" in sizes
 
 
 MANUAL = replace(SYNC_HOOKS, sync_resume="manual", max_child_depth=2)
