@@ -124,16 +124,18 @@ def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
         if is_fault:
             raise ValueError(refused(f"{name}={value!r}", way_out))
     if special_kwargs.injects_kv:
-        check_injection(config)
+        check_injection(special_kwargs, config)
 
 
-def check_injection(config: VllmConfig) -> None:
+def check_injection(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
     """Raise a `ValueError` if children's KV cannot be injected, as far as the configuration tells; workers try it."""
     cache_dtype = config.cache_config.cache_dtype
     drafts = config.speculative_config
-    if drafts is not None and drafts.method not in DRAFTS_WITHOUT_KV:
-        way_out = f"use {' or '.join(map(repr, DRAFTS_WITHOUT_KV))}, or 'concatenate'"
-        raise ValueError(not_injected(f"speculative_config.method={drafts.method!r}, which has KV of its own", way_out))
+    if drafts is not None and drafts.method not in DRAFTS_WITHOUT_KV and special_kwargs.position_rule == "overlap":
+        # A drafter computes its slots from positions, which differ there from a token's index.
+        way_out = f"leave position_rule out, or use {' or '.join(map(repr, DRAFTS_WITHOUT_KV))}"
+        kind = f"position_rule='overlap' and speculative_config.method={drafts.method!r}, which has KV of its own"
+        raise ValueError(not_injected(kind, way_out))
     # In 0.28 and 0.29 these dimensions are no M-RoPE yet.
     num_dims = getattr(config.model_config, "uses_xdrope_dim", 0)
     if cache_dtype not in ("auto", "float16", "bfloat16"):

@@ -178,6 +178,9 @@ def _layers_of(model_runner: Any) -> Iterator[Layer]:
     modules, model = config.compilation_config.static_forward_context, config.model_config
     num_dims = model.mrope_num_dims if model.uses_mrope else None
     check = key_check(model_runner.get_model(), model.get_hidden_size(), model.max_model_len, num_dims)
+    drafter, of_drafter = _drafter_of(model_runner), None
+    if drafter is not None:
+        of_drafter = KeyCheck(drafter, _drafter_input(config.speculative_config), model.max_model_len, num_dims)
     seen, num_moved = set(), 0
     for group in caches.kv_cache_groups:
         for name in group.layer_names:
@@ -188,7 +191,8 @@ def _layers_of(model_runner: Any) -> Iterator[Layer]:
             if layer.module.kv_cache.data_ptr() in seen:
                 continue
             seen.add(layer.module.kv_cache.data_ptr())
-            part = check.rotated_part(name, layer)
+            is_of_drafter = of_drafter is not None and of_drafter.has(layer.module)
+            part = (of_drafter if is_of_drafter else check).rotated_part(name, layer)
             num_moved += part is not None
             try:
                 keys, values = view_by_token(layer, caches.num_blocks, group.kv_cache_spec.block_size)
@@ -199,3 +203,15 @@ def _layers_of(model_runner: Any) -> Iterator[Layer]:
         refuse(
             "a model none of whose layers rotates its keys, as its positions are part of what they are computed from"
         )
+
+
+def _drafter_of(model_runner: Any) -> Any:
+    """The model that drafts, in either of upstream's model runners; None if none does."""
+    owner = getattr(model_runner, "drafter", None) or getattr(model_runner, "speculator", None)
+    return getattr(owner, "model", None)
+
+
+def _drafter_input(drafts: Any) -> int:
+    """Elements of the input of the module around a drafter's attention: EAGLE-3 gives it two vectors of each token."""
+    size: int = drafts.draft_model_config.get_hidden_size()
+    return 2 * size if drafts.method == "eagle3" else size

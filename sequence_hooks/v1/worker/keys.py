@@ -71,6 +71,10 @@ class KeyCheck:
         self._num_dims = num_dims
         self._input = torch.randn(len(spread), hidden_size, generator=torch.Generator().manual_seed(0))
 
+    def has(self, layer: nn.Module) -> bool:
+        """Whether ``layer`` is one of the model's."""
+        return layer in self._parents
+
     @torch.inference_mode()
     def rotated_part(self, name: str, layer: CachedLayer) -> RotatedPart | None:
         """What moves the keys of ``layer``; None if they do not depend on their positions.
