@@ -70,7 +70,9 @@ def _differing(counts: Sequence[Counts], each: Counts) -> str:
     """How many trees of ``each`` sample other tokens than without drafts."""
     pairs = zip(each.texts, _without_drafts(counts, each.way, each.size).texts, strict=True)
     number = sum(ours != theirs for ours, theirs in pairs)
-    return f"{number or 'None'} of {len(each.texts)} trees differ{'s' if number == 1 else ''} from those without drafts."
+    return (
+        f"{number or 'None'} of {len(each.texts)} trees differ{'s' if number == 1 else ''} from those without drafts."
+    )
 
 
 def _without_drafts(counts: Sequence[Counts], way: str, size: int) -> Counts:

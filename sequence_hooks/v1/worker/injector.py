@@ -6,7 +6,7 @@ step's slots from its positions: after that, positions may be shifted. The secon
 `min_tokens` and random numbers, so they are shifted back once the model has run.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from typing import Any, Protocol
 
@@ -31,7 +31,12 @@ def attach(model_runner: Any) -> None:
     Raises:
         ValueError: the model's KV cannot be injected.
     """
-    install(Injector(KVCopier(model_runner), model_runner.device), model_runner)
+    layers = list(_layers_of(model_runner))
+    injector = Injector(KVCopier([layer for layer, _ in layers]), model_runner.device)
+    install(injector, model_runner)
+    of_drafter = [layer for layer, is_of_drafter in layers if is_of_drafter]
+    if of_drafter:
+        after(_drafting_of(model_runner), "propose", partial(injector.copy_again, KVCopier(of_drafter)))
 
 
 def install(injector: "Injector", model_runner: Any) -> None:
@@ -62,13 +67,8 @@ class Copier(Protocol):
 class KVCopier:
     """Copies KV between slots of a model's caches, and moves the keys to their new positions."""
 
-    def __init__(self, model_runner: Any) -> None:
-        """For either of upstream's model runners, whose caches must be bound, and not yet in use.
-
-        Raises:
-            ValueError: the keys of some layer cannot be moved, or its cache cannot be read by token.
-        """
-        self._layers = list(_layers_of(model_runner))
+    def __init__(self, layers: Collection[Layer]) -> None:
+        self._layers = layers
 
     @torch.inference_mode()
     def copy(self, slot_copies: torch.Tensor) -> None:
@@ -103,7 +103,17 @@ class Injector:
         for new in scheduler_output.scheduled_new_reqs:
             self._check(_number_of(new.sampling_params), f"request {new.req_id}")
         if step is not None and step.copies:
-            self._copier.copy(to_device(np.array(step.copies, dtype=np.int64), self._device))
+            self._copier.copy(self._copies_of(step))
+
+    def copy_again(self, copier: Copier, *args: Any) -> None:
+        """Make the copies of a step once more, in the layers of a drafter: it has drafted what follows each run of glue,
+        and has written its KV over that of a child.
+        """
+        if self._step is not None and self._step.copies:
+            copier.copy(self._copies_of(self._step))
+
+    def _copies_of(self, step: InjectedStep) -> torch.Tensor:
+        return to_device(np.array(step.copies, dtype=np.int64), self._device)
 
     def shift_batch(self, model_runner: Any, output: SchedulerOutput, num_scheduled: np.ndarray) -> None:
         """Shift the positions that the first runner has prepared; its sampler does not read them."""
@@ -173,12 +183,18 @@ def _number_of(params: SamplingParams | None) -> int:
     return 0 if extra_args is None else extra_args.get(INJECTED_BY, 0)
 
 
-def _layers_of(model_runner: Any) -> Iterator[Layer]:
+def _layers_of(model_runner: Any) -> Iterator[tuple[Layer, bool]]:
+    """Each layer of either of upstream's model runners, whose caches are bound, and not yet in use; and whether it is a
+    drafter's.
+
+    Raises:
+        ValueError: the keys of some layer cannot be moved, or its cache cannot be read by token.
+    """
     config, caches = model_runner.vllm_config, model_runner.kv_cache_config
     modules, model = config.compilation_config.static_forward_context, config.model_config
     num_dims = model.mrope_num_dims if model.uses_mrope else None
     check = key_check(model_runner.get_model(), model.get_hidden_size(), model.max_model_len, num_dims)
-    drafter, of_drafter = _drafter_of(model_runner), None
+    drafter, of_drafter = getattr(_drafting_of(model_runner), "model", None), None
     if drafter is not None:
         of_drafter = KeyCheck(drafter, _drafter_input(config.speculative_config), model.max_model_len, num_dims)
     seen, num_moved = set(), 0
@@ -198,17 +214,16 @@ def _layers_of(model_runner: Any) -> Iterator[Layer]:
                 keys, values = view_by_token(layer, caches.num_blocks, group.kv_cache_spec.block_size)
             except LayoutError as error:
                 refuse(f"the KV cache of {type(layer.module.impl).__name__}, as in {name}: {error}")
-            yield Layer(keys, values, *(part or (None,)))
+            yield Layer(keys, values, *(part or (None,))), is_of_drafter
     if not num_moved:
         refuse(
             "a model none of whose layers rotates its keys, as its positions are part of what they are computed from"
         )
 
 
-def _drafter_of(model_runner: Any) -> Any:
-    """The model that drafts, in either of upstream's model runners; None if none does."""
-    owner = getattr(model_runner, "drafter", None) or getattr(model_runner, "speculator", None)
-    return getattr(owner, "model", None)
+def _drafting_of(model_runner: Any) -> Any:
+    """What drafts in either of upstream's model runners, if anything does; it has a ``model`` if that has KV."""
+    return getattr(model_runner, "drafter", None) or getattr(model_runner, "speculator", None)
 
 
 def _drafter_input(drafts: Any) -> int:
