@@ -112,12 +112,14 @@ bench-plugin = -m benchmarks.plugin_forkjoin --plugin $(PLUGIN_PYTHON)
 bench-plugin-quick = $(bench-plugin) --quick
 bench-plugin-overhead = -m benchmarks.plugin_overhead
 bench-fairness = -m benchmarks.bench_fairness
+bench-speculation = -m benchmarks.speculation --language $(LANGUAGE)/model
 check-upstream = -m benchmarks.check_upstream
 train = examples/train_forkjoin.py
 fuzz X bench-quick bench-pressure bench-agreement bench-plugin bench-plugin-quick check-upstream train:
 	@$(QUIET) $(FORK) $($@) $(ARGS)
 
-fuzz-plugin bench-plugin-overhead: plugin
+bench-speculation: merge-language
+fuzz-plugin bench-plugin-overhead bench-speculation: plugin
 	@export $(QUIET); $(PLUGIN) $($@) $(ARGS)
 
 fuzz-injection bench-fairness: setup plugin

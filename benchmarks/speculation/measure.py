@@ -2,7 +2,7 @@
 """Counts what one engine takes for trees, and for the same tokens in sequence."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class Subject:
     def groups(self, size: int) -> list[Sequence[tuple[int, ...]]]:
         """Prompts that are asked for at once."""
         starts = range(0, len(self.prompts) - size + 1, size)
-        return [self.prompts[start : start + size] for start in starts][: self.most_groups]
+        return [self.prompts[start : start + size] for start in list(starts)[: self.most_groups]]
 
     def parts(self, output: Any) -> list[Part]:
         """What a finished tree has sampled."""
@@ -128,22 +128,25 @@ class Bench:
             outputs = self._run([map(self._plain, chain) for chain in chains])
             return [[each.outputs[0].token_ids for each in chain] for chain in outputs]
 
-        texts, counted = self._count([lambda each=each: grow(each) for each in self._subject.groups(size)])
+        counts = self._count(TREES, size, grow, self._subject.groups(size))
         path = sum(max(sum(part.longest_path for part in tree) for tree in group) for group in trees)
-        yield Counts(self._subject.name, self._drafter, TREES, size, *counted[:2], path, *counted[2:], texts)
-        texts, counted = self._count([lambda each=each: repeat(each) for each in trees])
+        yield replace(counts, path=path)
+        counts = self._count(IN_SEQUENCE, size, repeat, trees)
         path = sum(max(sum(len(each.token_ids) for each in in_sequence(tree)) for tree in group) for group in trees)
-        yield Counts(self._subject.name, self._drafter, IN_SEQUENCE, size, *counted[:2], path, *counted[2:], texts)
+        yield replace(counts, path=path)
 
-    def _count(self, groups: Sequence[Callable[[], list[Any]]]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-        """What ``groups`` give, and steps, tokens and counts of drafts, each group with an empty prefix cache."""
+    def _count(self, way: str, size: int, work: Callable[[Any], list[Any]], groups: Sequence[Any]) -> Counts:
+        """What ``work`` takes for all ``groups``, for each with an empty prefix cache."""
         self._steps.clear()
-        before, texts = self._drafts(), []
+        texts: list[Any] = []
+        before = self._drafts()
         for group in groups:
             self._engine.reset_prefix_cache()
-            texts += group()
-        drafts = (now - then for now, then in zip(self._drafts(), before, strict=True))
-        return tuple(texts), (len(self._steps), sum(self._steps), *drafts)
+            texts += work(group)
+        drafts, drafted, accepted, taken_back = (now - then for now, then in zip(self._drafts(), before, strict=True))
+        steps, tokens = len(self._steps), sum(self._steps)
+        names = (self._subject.name, self._drafter, way)
+        return Counts(*names, size, steps, tokens, 0, drafts, drafted, accepted, taken_back, tuple(texts))
 
     def _drafts(self) -> tuple[int, ...]:
         found = {each.name: getattr(each, "value", 0) for each in self._engine.get_metrics()}
@@ -152,7 +155,8 @@ class Bench:
 
     def _run(self, chains: Sequence[Iterator[tuple[tuple[int, ...], Any]]]) -> list[list[Any]]:
         """The outputs of chains of requests, of which each has one request at a time."""
-        engine, outputs = self._engine.llm_engine, [[] for _ in chains]  # type: list[list[Any]]
+        engine: Any = self._engine.llm_engine
+        outputs: list[list[Any]] = [[] for _ in chains]
 
         def begin(number: int) -> None:
             for context, params in chains[number]:

@@ -17,12 +17,14 @@ of requests, run side by side.
 
 | column | |
 | --- | --- |
-| drafts | who drafts, up to {num_drafts} tokens for a step; "itself" is a second copy of the model, a bound of what a drafter can do |
+| drafts | who drafts up to {num_drafts} tokens a step; "itself" is a second copy of the model: none does better |
 | steps | of the engine; in brackets, how many times fewer than in sequence without drafts |
-| tokens | that the model computed, prompts and rejected drafts included |
+| tokens | that the model computed, with rejected drafts, and with what prefix caching has not found of contexts |
 | accepted | of the drafted tokens; then, how many for each time that a sequence had drafts |
-| taken back | tokens that were accepted after one that blocks its sequence |
-| bound | the longest path of the trees, or chains, of each group, divided by one more than the tokens accepted at a time |
+| taken back | tokens of accepted runs after one that blocks or ends its sequence |
+| bound | tokens on the longest path of each group's trees or chains, by 1 + those accepted at a time on average |
+
+Where drafts on the longest path are better than the average, steps are fewer than the bound.
 """
 
 
@@ -43,10 +45,8 @@ def _section(subject: str, counts: Sequence[Counts]) -> Iterator[str]:
     for each in sorted(counts, key=lambda each: (each.size, each.way == TREES)):
         fewer = _without_drafts(counts, IN_SEQUENCE, each.size).steps / each.steps
         accepted = f"{each.accepted / each.drafted:.0%}, {each.accepted_per_step:.2f}" if each.drafted else "-"
-        yield (
-            f"| {each.size} | {each.way} | {each.drafter} | {each.steps:,} ({fewer:.2f}) | {each.tokens:,} | {accepted} "
-            f"| {each.taken_back:,} | {each.bound:,.0f} |"
-        )
+        cells = (each.size, each.way, each.drafter, f"{each.steps:,} ({fewer:.2f})", f"{each.tokens:,}", accepted)
+        yield f"| {' | '.join(map(str, cells))} | {each.taken_back:,} | {each.bound:,.0f} |"
     yield ""
     yield from _verdicts(counts)
     yield ""
@@ -60,19 +60,15 @@ def _verdicts(counts: Sequence[Counts]) -> Iterator[str]:
             alone = _without_drafts(counts, TREES, each.size).steps
             is_met = "met" if fewer >= GOAL else "missed"
             is_fewer = "no more" if each.steps <= alone else f"{each.steps - alone} more"
-            yield (
-                f"- {each.size} at once, drafts by {each.drafter}: {fewer:.2f} times fewer steps than in sequence (goal "
-                f"{GOAL}: {is_met}), and {is_fewer} than trees alone. {_differing(counts, each)}"
-            )
+            yield f"- {each.size} at once, drafts by {each.drafter}: {fewer:.2f} times fewer steps than in sequence"
+            yield f"  (goal {GOAL}: {is_met}), and {is_fewer} than trees alone. {_differing(counts, each)}"
 
 
 def _differing(counts: Sequence[Counts], each: Counts) -> str:
     """How many trees of ``each`` sample other tokens than without drafts."""
     pairs = zip(each.texts, _without_drafts(counts, each.way, each.size).texts, strict=True)
     number = sum(ours != theirs for ours, theirs in pairs)
-    return (
-        f"{number or 'None'} of {len(each.texts)} trees differ{'s' if number == 1 else ''} from those without drafts."
-    )
+    return f"Of {len(each.texts)} trees {number} differ from those without drafts."
 
 
 def _without_drafts(counts: Sequence[Counts], way: str, size: int) -> Counts:

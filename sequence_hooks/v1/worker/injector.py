@@ -106,8 +106,8 @@ class Injector:
             self._copier.copy(self._copies_of(step))
 
     def copy_again(self, copier: Copier, *args: Any) -> None:
-        """Make the copies of a step once more, in the layers of a drafter: it has drafted what follows each run of glue,
-        and has written its KV over that of a child.
+        """Make the copies of a step once more, in the layers of a drafter: it has drafted what follows each run of
+        glue, and has written its KV over that of a child.
         """
         if self._step is not None and self._step.copies:
             copier.copy(self._copies_of(self._step))
