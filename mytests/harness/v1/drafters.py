@@ -71,7 +71,8 @@ def _drafting(method: str, **fields: Any) -> dict[str, Any]:
 
 
 def _config(**fields: Any) -> dict[str, Any]:
-    return json.loads((MODEL_FOLDER / "config.json").read_text()) | fields
+    config: dict[str, Any] = json.loads((MODEL_FOLDER / "config.json").read_text())
+    return config | fields
 
 
 def _saved(folder: Path, config: Mapping[str, Any], weights: Tensors) -> str:
@@ -117,4 +118,5 @@ def _map_to_next(config: Mapping[str, Any], is_scaled: bool) -> torch.Tensor:
         pairs.update(pairwise(token_ids))
     following = {token: after for (token, after), _ in reversed(pairs.most_common())}
     wanted = embeddings[[following.get(token, token) for token in range(config["vocab_size"])]]
-    return (torch.linalg.pinv(given) @ wanted).T.contiguous()
+    to_next: torch.Tensor = torch.linalg.pinv(given) @ wanted
+    return to_next.T.contiguous()

@@ -207,8 +207,8 @@ def _layers_of(model_runner: Any) -> Iterator[tuple[Layer, bool]]:
             if layer.module.kv_cache.data_ptr() in seen:
                 continue
             seen.add(layer.module.kv_cache.data_ptr())
-            is_of_drafter = of_drafter is not None and of_drafter.has(layer.module)
-            part = (of_drafter if is_of_drafter else check).rotated_part(name, layer)
+            is_of_drafter = not check.has(layer.module)
+            part = (of_drafter if of_drafter is not None and is_of_drafter else check).rotated_part(name, layer)
             num_moved += part is not None
             try:
                 keys, values = view_by_token(layer, caches.num_blocks, group.kv_cache_spec.block_size)
