@@ -196,7 +196,7 @@ def _layers_of(model_runner: Any) -> Iterator[tuple[Layer, bool]]:
     check = key_check(model_runner.get_model(), model.get_hidden_size(), model.max_model_len, num_dims)
     drafter, of_drafter = getattr(_drafting_of(model_runner), "model", None), None
     if drafter is not None:
-        of_drafter = KeyCheck(drafter, _drafter_input(config.speculative_config), model.max_model_len, num_dims)
+        of_drafter = key_check(drafter, _drafter_input(config.speculative_config), model.max_model_len, num_dims)
     seen, num_moved = set(), 0
     for group in caches.kv_cache_groups:
         for name in group.layer_names:
@@ -207,14 +207,14 @@ def _layers_of(model_runner: Any) -> Iterator[tuple[Layer, bool]]:
             if layer.module.kv_cache.data_ptr() in seen:
                 continue
             seen.add(layer.module.kv_cache.data_ptr())
-            is_of_drafter = not check.has(layer.module)
-            part = (of_drafter if of_drafter is not None and is_of_drafter else check).rotated_part(name, layer)
+            owner = of_drafter if of_drafter is not None and of_drafter.has(layer.module) else check
+            part = owner.rotated_part(name, layer)
             num_moved += part is not None
             try:
                 keys, values = view_by_token(layer, caches.num_blocks, group.kv_cache_spec.block_size)
             except LayoutError as error:
                 refuse(f"the KV cache of {type(layer.module.impl).__name__}, as in {name}: {error}")
-            yield Layer(keys, values, *(part or (None,))), is_of_drafter
+            yield Layer(keys, values, *(part or (None,))), owner is not check
     if not num_moved:
         refuse(
             "a model none of whose layers rotates its keys, as its positions are part of what they are computed from"
