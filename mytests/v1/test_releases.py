@@ -16,6 +16,7 @@ from mytests.harness.v1.configuration import MODEL, config_with
 from mytests.harness.v1.releases import RELEASE, since
 from sequence_hooks.tree.port import SchedulerPort
 from sequence_hooks.v1 import engine_args, plugin
+from sequence_hooks.v1.core.connected import ConnectedScheduler
 from sequence_hooks.v1.core.kv_manager import TreeKVManager
 from sequence_hooks.v1.core.scheduler import AsyncHookScheduler, HookScheduler
 from sequence_hooks.v1.releases import ANYWAY, MODULES, TESTED, check_release, installed, module_of
@@ -74,7 +75,7 @@ class TestModules:
 
 
 PORT = {name for name in vars(SchedulerPort) if not name.startswith("_")}
-OWN = {"check_integrity", "_begin_tree", "_make_room", "_may_meet_a_hook", "_record_step"}
+OWN = {"check_integrity", "_begin_tree", "_make_room", "_may_meet_a_hook", "_note_run", "_record_step"}
 """The methods of our scheduler that neither upstream nor the driver calls by their names."""
 
 OF_RELEASES = {"waiting_with_kv", "deferred"}
@@ -109,14 +110,17 @@ class TestScheduler:
     UPSTREAM = set(dir(AsyncScheduler))
 
     def test_a_release_has_no_class_between(self) -> None:
-        """Whatever it needs is in one class, so that a reader of ours has two to read."""
-        assert HookScheduler.__bases__ == (installed.ReleaseScheduler,)
+        """Whatever it needs is in one class; between it and ours is what a KV connector needs."""
+        assert HookScheduler.__bases__ == (ConnectedScheduler,)
+        assert ConnectedScheduler.__bases__ == (installed.ReleaseScheduler,)
         assert installed.ReleaseScheduler.__bases__ == (Scheduler,)
         # Upstream's asynchronous one lies between upstream's and ours.
-        assert AsyncHookScheduler.__mro__[1:4] == (HookScheduler, installed.ReleaseScheduler, AsyncScheduler)
+        between = AsyncHookScheduler.__mro__[1 : AsyncHookScheduler.__mro__.index(AsyncScheduler)]
+        assert between == (HookScheduler, ConnectedScheduler, installed.ReleaseScheduler)
 
     def test_no_name_of_ours_is_upstreams(self) -> None:
         """A release that adds one of them would have it overridden by accident."""
+        assert "num_unfinished" not in self.UPSTREAM
         assert not (PORT | OWN | OF_RELEASES | STAND_INS) & self.UPSTREAM
 
     def test_every_override_has_its_target(self) -> None:
@@ -124,6 +128,7 @@ class TestScheduler:
         assert (PORT | OWN) & defined_in(HookScheduler) == PORT | OWN
         targets = self.UPSTREAM | STAND_INS
         assert defined_in(HookScheduler) - PORT - OWN <= targets
+        assert defined_in(ConnectedScheduler) - {"num_unfinished"} <= targets
         assert defined_in(installed.ReleaseScheduler) <= targets | OF_RELEASES
 
     def test_no_attribute_of_ours_is_upstreams(self) -> None:
