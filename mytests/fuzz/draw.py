@@ -210,8 +210,15 @@ def _speculating(draw: st.DrawFn, setup: Setup) -> Setup:
         speculation = "ngram"
     if not speculation:
         return setup
-    of_children = replace(setup.of_children, **_NOT_WITH_DRAFTS)
-    return replace(setup, speculation=speculation, num_drafts=draw(st.integers(1, 4)), of_children=of_children)
+    num_drafts = draw(st.integers(1, 4))
+    return replace(
+        setup,
+        speculation=speculation,
+        num_drafts=num_drafts,
+        # Upstream sets some of a step's tokens aside for drafts.
+        max_num_batched_tokens=setup.max_num_batched_tokens + setup.max_num_seqs * (num_drafts + 1),
+        of_children=replace(setup.of_children, **_NOT_WITH_DRAFTS),
+    )
 
 
 @st.composite

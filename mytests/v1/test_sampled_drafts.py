@@ -4,6 +4,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +17,10 @@ from mytests.harness.v1.models import opened, scheduler_of  # isort: split
 
 from mytests.harness.surgical import SYNC_HOOKS, SurgicalEngine, completed, tree
 from sequence_hooks import SpecialKwargs
+from sequence_hooks.v1.worker import cpu_drafts
 from sequence_hooks.v1.worker.cpu_drafts import expanded
 from vllm.sampling_params import SamplingParams
+from vllm.v1.sample import rejection_sampler
 
 EOS, PROMISE, SYNC, *LETTERS = range(1, 7)
 LIKELY = torch.tensor([
@@ -85,6 +88,14 @@ def test_each_draft_has_the_temperature_of_its_request(requests: list[tuple[floa
     found = expanded(torch.tensor(temperatures), ends, sum(counts), replace_from=0, replace_to=1)
     assert found.tolist() == [value or 1.0 for value, count in requests for _ in range(count)]
     assert found.dtype == torch.float32
+
+
+def test_a_step_without_drafts_has_no_rows_to_cut_off() -> None:
+    """Of requests with ``top_k``: upstream looks for the largest one of none."""
+    cut_off = SimpleNamespace(all_greedy=False, temperature=torch.ones(1), top_k=torch.tensor([3]), top_p=None)
+    cpu_drafts.attach()
+    none = torch.zeros(0, 7)
+    assert rejection_sampler.apply_sampling_constraints(none, torch.tensor([0]), cut_off) is none
 
 
 @pytest.mark.parametrize("is_async", [False, True])
