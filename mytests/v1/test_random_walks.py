@@ -19,7 +19,7 @@ from sequence_hooks import SpecialKwargs
 MUST_ARISE = {
     *("RUNNING to PREEMPTED", "RUNNING to BLOCKED", "KV to discard", "BLOCKED without KV"),
     *("abort waiting at depth 0", "abort running at depth 0", "resumed", "ended as stopped", "ended as length"),
-    *("ended at its first join", "KV was loaded", "BLOCKED to WAITING_FOR_REMOTE_KVS"),
+    *("ended at its first join", "KV was loaded", "WAITING to WAITING_FOR_REMOTE_KVS"),
 }
 
 

@@ -134,6 +134,8 @@ class TreeKVManager(KVCacheManager):
             self.kept.release_lost(request)
             # Upstream's method, which waits until no step in flight writes to the blocks.
             self._scheduler._free_request_blocks(request)
+            # Upstream reserves blocks for what it has loaded, and is to compute the rest.
+            self._scheduler._inflight_prefills.discard(request)
             request.num_computed_tokens = 0
 
     def evict_all(self) -> None:
