@@ -92,7 +92,7 @@ def test_each_draft_has_the_temperature_of_its_request(requests: list[tuple[floa
 
 def test_a_step_without_drafts_has_no_rows_to_cut_off() -> None:
     """Of requests with ``top_k``: upstream looks for the largest one of none."""
-    cut_off = SimpleNamespace(all_greedy=False, temperature=torch.ones(1), top_k=torch.tensor([3]), top_p=None)
+    cut_off: Any = SimpleNamespace(all_greedy=False, temperature=torch.ones(1), top_k=torch.tensor([3]), top_p=None)
     cpu_drafts.attach()
     none = torch.zeros(0, 7)
     assert rejection_sampler.apply_sampling_constraints(none, torch.tensor([0]), cut_off) is none
