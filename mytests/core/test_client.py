@@ -55,6 +55,12 @@ def test_a_choice_has_its_tree() -> None:
     assert tree(choice(text="a", finish_reason="stop")) is None
 
 
+def test_numbers_stand_for_log_probabilities_of_what_was_sampled() -> None:
+    """For trainers: of each token its own, and not its alternatives."""
+    logprobs = [{token_id: SimpleNamespace(logprob=-1.5), 9: None} for token_id in ORDER.token_ids]
+    assert ended(sampled=dataclasses.replace(ORDER, logprobs=logprobs)).sampled["logprobs"] == [-1.5, -1.5]
+
+
 @pytest.mark.parametrize("fields", [{"sampled": ORDER, "assembled": ORDER}, {"limits_met": ("max_children",)}])
 def test_what_else_is_known_of_it_is_told(fields: dict[str, Any]) -> None:
     """Both orders where children are detached, and the limits that were met."""

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mytests.harness.plain import LIMITS, Noted, PlainSequence, Trees, child_of, end, handler, merged, spec
-from sequence_hooks.results import Join, Segment
-from sequence_hooks.serving.live.trees import tree_of
+from sequence_hooks.results import Join, Segment, TreeFields
+from sequence_hooks.serving.live.trees import LiveRequest, LiveRequests, together, tree_of
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.events import Aborted, Blocked, Ended, Joined, Spawned
 from sequence_hooks.tree.injection_plan import InjectedKV
@@ -19,7 +19,7 @@ from sequence_hooks.tree.manager import IllegalStep
 from sequence_hooks.tree.merge import Span
 from sequence_hooks.tree.positions import PLAIN, Positions
 from sequence_hooks.tree.rules import joined as awaited
-from sequence_hooks.tree.transcript import output_of, waiting_of
+from sequence_hooks.tree.transcript import output_of, set_tree, waiting_of
 from sequence_hooks.tree.wait import ALL, Wait
 
 
@@ -232,6 +232,32 @@ class TestIntegrity:
         root.phase, root.outcome = "finished", "stopped"
         with pytest.raises(IntegrityError, match=r"\['r'\] have finished, and are still to be looked at"):
             trees.check_integrity()
+
+
+def test_lists_of_several_servers_are_one() -> None:
+    """Those that run, the oldest first, and the last that have ended; no more than a client asks for."""
+
+    def one(name: str, started: float, ended: float | None) -> LiveRequest:
+        return LiveRequest(name, started, ended, ended is not None, {}, 0, 0, ())
+
+    here = LiveRequests(2, (one("b", 2, None), one("d", 4, None), one("old", 0, 5.0), one("new", 1, 9.0)))
+    there = LiveRequests(1, (one("c", 3, None), one("newer", 2, 10.0)))
+    found = together([here, there], limit=2)
+    assert (found.num_unfinished, [each.request_id for each in found.requests]) == (3, ["b", "c", "new", "newer"])
+
+
+def test_who_still_runs_when_its_request_has_ended_was_aborted() -> None:
+    """With all below it; one that has ended before is told as it was."""
+    trees, root = planted(output_token_ids=[1])
+    first, second = (child_of(trees, root, handler(), [20, 3]) for _ in range(2))
+    child_of(trees, second, handler(), [4])
+    end(trees, first)
+    told = TreeFields()
+    set_tree(told, root)
+    ended, running = told.children
+    (below,) = running.children
+    assert (ended.failed, ended.finish_reason) == (False, first.sequence.finish_reason)
+    assert {(each.failed, each.finish_reason) for each in (running, below)} == {(True, "abort")}
 
 
 def test_the_page_says_for_how_many_a_sequence_waits() -> None:

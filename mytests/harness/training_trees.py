@@ -6,7 +6,7 @@ all that it sees with their distances, as that of a rotary transformer does.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from random import Random
 from string import ascii_lowercase
@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any, Generic, TypeVar
 
 from mytests.fuzz.injection_oracle import Layout, Token
+from sequence_hooks.results import Join, Segment
 from sequence_hooks.training import (
     Fork,
     InsertedText,
@@ -26,6 +27,7 @@ from sequence_hooks.training import (
     encoded,
 )
 from sequence_hooks.training.rows import TreeRows
+from sequence_hooks.tree.replacement import with_replaced
 
 Sampled = tuple[str, int]
 """A sampled token, by the name of its sequence and its position in the output."""
@@ -59,6 +61,41 @@ def fork_and_join(*children: TextTree, mode: str = "sync") -> TokenTree:
         results: list[list[Piece]] = [[InsertedText("|"), ResultOf(each.name)] for each in children]
         output += [*chain.from_iterable(results)][1:]
     return of_text(TextTree("root", "pp", (*output, SampledText("~"), END)))
+
+
+SYNC = fork_and_join(child("a", "aa"), child("b", "bbb"))
+
+
+def cut_tree(first_kept: int, inserted: str = "X") -> TokenTree:
+    """`SYNC`, which then samples ``u`` and replaces all of its output from a place on, and goes on with ``vw``.
+
+    A child that starts after ``~`` has seen what is replaced then, and one after ``v`` has not.
+    """
+    own, end = SYNC.output_token_ids[:-1], len(SYNC.output_token_ids)
+    output = (*own, ord("u"), *map(ord, inserted), *map(ord, "vw"))
+    kept = [each for each in SYNC.segments if each.end <= end - 1]
+    segments = [*with_replaced([*kept, Segment(end - 1, end, "sampled")], end - first_kept)]
+    num_context = SYNC.num_prompt + first_kept + len(inserted)
+    # The engine has computed all but the last token before the cut; of injected KV, it keeps all or nothing.
+    num_kept = num_context - len(inserted) if first_kept <= 3 or first_kept >= 9 else 5
+    prefill = num_context - min(num_kept, num_context - 1)
+    segments += [Segment(end, end + len(inserted), "inserted")] * bool(inserted)
+    segments.append(Segment(end + len(inserted), len(output), "sampled"))
+    cut = Join(end, len(inserted), 0, num_context, prefill, None, end - first_kept)
+
+    def seeing(name: str, position: int, num_shared: int) -> TokenTree:
+        made = replace(SYNC.children[0], name=name, num_shared=num_shared, spawn_position=position)
+        return replace(made, children=(), joins=())
+
+    late = seeing("late", end + len(inserted) + 1, num_context + 1)
+    early = seeing("early", end - 1, SYNC.num_prompt + end - 1)
+    return replace(
+        SYNC,
+        output_token_ids=output,
+        segments=tuple(segments),
+        joins=(*SYNC.joins, cut),
+        children=(*SYNC.children, early, late),
+    )
 
 
 def random_tree(draw: Random, name: str = "root", depth: int = 0) -> TokenTree:

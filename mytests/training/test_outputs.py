@@ -157,6 +157,8 @@ RESPONSES: dict[str, dict[str, Any]] = {
 def test_a_servers_response_has_the_same_tree(form: str) -> None:
     """Whichever route has answered."""
     assert token_trees({"id": "other", **RESPONSES[form]}) == token_trees(output(completion(request_id="r")))
+    (tree,) = token_trees({"id": "r", "prompt_token_ids": [1], "choices": [{**CHOICE, "logprobs": None}]})
+    assert tree.logprobs is None
 
 
 @pytest.mark.parametrize(

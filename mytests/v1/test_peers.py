@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from sequence_hooks.results import Waiting
-from sequence_hooks.serving.live.trees import LiveRequest, LiveRequests, together
 from sequence_hooks.v1.frontend import peers
 from sequence_hooks.v1.frontend.peers import Awaiting, Call, Peers, Resume
 
@@ -45,15 +44,3 @@ def test_a_server_learns_what_another_knows(monkeypatch: pytest.MonkeyPatch) -> 
         "r takes no text",
         "API server 2 has not answered for 0.2 s",
     )
-
-
-def test_lists_of_several_servers_are_one() -> None:
-    """Those that run, the oldest first, and the last that have ended; no more than a client asks for."""
-
-    def one(name: str, started: float, ended: float | None) -> LiveRequest:
-        return LiveRequest(name, started, ended, ended is not None, {}, 0, 0, ())
-
-    here = LiveRequests(2, (one("b", 2, None), one("d", 4, None), one("old", 0, 5.0), one("new", 1, 9.0)))
-    there = LiveRequests(1, (one("c", 3, None), one("newer", 2, 10.0)))
-    found = together([here, there], limit=2)
-    assert (found.num_unfinished, [each.request_id for each in found.requests]) == (3, ["b", "c", "new", "newer"])

@@ -44,13 +44,5 @@ def layers_not_injected(kind: str, layer: str | None = None) -> str:
     )
 
 
-def not_connected(kind: str, layer: str) -> str:
-    """The message for layers of which a KV connector saves and loads other things than the KV of all tokens."""
-    return refused(
-        f"a KV connector and layers of the kind {kind}{_for_example(layer)}",
-        "leave kv_transfer_config and kv_offloading_size out, or use a model with full attention in all layers",
-    )
-
-
 def _for_example(layer: str | None) -> str:
     return "" if layer is None else f", as {layer} is"

@@ -23,8 +23,7 @@ def lay_out_group(trees: Iterable[TokenTree], merge: Merge, length: int, moving:
         try:
             laid_out = lay_out([*together, tree], merge, length, moving)
         except TooManyRows:
-            if not together:
-                raise
+            # By itself it may still be too long, which is told then.
             together = []
             laid_out = lay_out([tree], merge, length, moving)
         layouts[len(layouts) - bool(together) :] = [laid_out]

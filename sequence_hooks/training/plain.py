@@ -84,8 +84,8 @@ def _rows(tree: TokenTree, shared: Sequence[int]) -> Iterator[PlainRow]:
     for position in range(len(tree.output_token_ids) + 1):
         # A child that starts where its parent joins has seen its parent's context as it was before.
         for child in tree.children:
-            if child.spawn_position == position:
-                of_children[child.name] = context.token_ids[: child.num_shared]
+            if child.spawn_position <= position and child.num_shared <= len(context.token_ids):
+                of_children.setdefault(child.name, context.token_ids[: child.num_shared])
         if position in joins and _replaces(tree, joins[position]):
             if any(context.loss_mask):
                 yield context.row(tree.name)
@@ -95,12 +95,14 @@ def _rows(tree: TokenTree, shared: Sequence[int]) -> Iterator[PlainRow]:
             context.append(tree.output_token_ids[position], logprob, tree.is_trained and position in sampled)
     yield context.row(tree.name)
     for child in tree.children:
+        if child.name not in of_children:
+            raise ValueError(f"{child.name} shares {child.num_shared} tokens, and {tree.name} never had as many")
         yield from _rows(child, of_children[child.name])
 
 
 def _replaces(tree: TokenTree, join: Join) -> bool:
     """Whether a join has cut the context; raises a `ValueError` if it has injected KV."""
-    if not join.num_replaced and 0 < join.num_prefill <= join.num_merged:
+    if not tree.is_written and not join.num_replaced and 0 < join.num_prefill <= join.num_merged:
         raise ValueError(
             f"{tree.name} got KV of its children at its join at {join.position}, which no causal row computes; use "
             "lay_out, or an engine that concatenates"

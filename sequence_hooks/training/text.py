@@ -186,6 +186,7 @@ class _Writer:
             joins=(),
             result=tuple(self._result),
             children=tuple(self.children.values()),
+            is_written=True,
         )
         return replace(without_joins, joins=tuple(_joins(without_joins)))
 

@@ -18,6 +18,7 @@ from sequence_hooks.tree.resume import Given
 from sequence_hooks.v1 import resuming
 from sequence_hooks.v1.frontend import live
 from sequence_hooks.v1.frontend.peers import Awaiting, Call, Peers, Requests, RequestTree, Resume
+from sequence_hooks.v1.startup import num_servers, server_number
 from vllm.entrypoints.serve.utils.api_utils import validate_json_request
 from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -35,11 +36,11 @@ class HookRoutes:
 
     async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
         """Keep the engine, as the routes see it; where it has other servers, answer them from now on."""
-        parallel = engine_client.vllm_config.parallel_config
-        if parallel._api_process_count == 1:
+        config = engine_client.vllm_config
+        if num_servers(config) == 1:
             state.hook_engine = _Engine(engine_client)
         else:
-            peers = Peers(parallel._api_process_rank, parallel._api_process_count)
+            peers = Peers(server_number(config), num_servers(config))
             state.hook_engine = engine = _SharedEngine(engine_client, peers)
             # A task that nobody keeps may be collected.
             state.hook_peers = asyncio.create_task(peers.listen(engine.answer))

@@ -158,7 +158,12 @@ def check_callers(special_kwargs: SpecialKwargs, config: VllmConfig, usage_conte
 
 def starts_cores(config: VllmConfig) -> bool:
     """Whether the cores are started by the process that asks; if several servers share them, another one does it."""
-    return bool(num_servers(config) == 1 or config.parallel_config._api_process_rank < 0)
+    return num_servers(config) == 1 or server_number(config) < 0
+
+
+def server_number(config: VllmConfig) -> int:
+    """The number of this server among those that share the cores, from 0; negative where no server is."""
+    return int(config.parallel_config._api_process_rank)
 
 
 def num_servers(config: VllmConfig) -> int:

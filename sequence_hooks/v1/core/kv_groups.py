@@ -8,7 +8,7 @@ state             │ -- │ -- │ -- │ s3… │      one block, with the st
 
 from collections.abc import Sequence
 
-from sequence_hooks.config.refusals import layers_not_injected, not_causal, not_connected, not_injected, not_shared
+from sequence_hooks.config.refusals import layers_not_injected, not_causal, not_injected, not_shared, refused
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.core.single_type_kv_cache_manager import MambaManager, SingleTypeKVCacheManager
@@ -44,7 +44,11 @@ def check_connected(config: KVCacheConfig) -> None:
     for group in config.kv_cache_groups:
         kind = type(group.kv_cache_spec).__name__
         if not isinstance(group.kv_cache_spec, FullAttentionSpec) or len(config.kv_cache_groups) > 1:
-            raise ValueError(not_connected(kind, group.layer_names[0]))
+            way_out = (
+                "leave kv_transfer_config and kv_offloading_size out, or use a model with full attention in all layers"
+            )
+            layer = group.layer_names[0]
+            raise ValueError(refused(f"a KV connector and layers of the kind {kind}, as {layer} is", way_out))
 
 
 def state_managers(manager: KVCacheManager) -> list[MambaManager]:
