@@ -32,7 +32,7 @@ def plain_rows(tree: TokenTree, merge: Merge = "concatenate") -> list[PlainRow]:
     """The context of each sequence of ``tree`` as a causal row, in the order of `TokenTree.walk`.
 
     Each sampled token counts in one row. A sequence whose joins have replaced the end of its context has a row for each
-    context in which it has sampled: with what was replaced, and without it.
+    context that it had: with what was replaced, and without it.
 
     Args:
         merge: How the engine's joins merge.
@@ -87,8 +87,7 @@ def _rows(tree: TokenTree, shared: Sequence[int]) -> Iterator[PlainRow]:
             if child.spawn_position <= position and child.num_shared <= len(context.token_ids):
                 of_children.setdefault(child.name, context.token_ids[: child.num_shared])
         if position in joins and _replaces(tree, joins[position]):
-            if any(context.loss_mask):
-                yield context.row(tree.name)
+            yield context.row(tree.name)
             context.cut(joins[position].num_context - joins[position].num_merged)
         if position < len(tree.output_token_ids):
             logprob = None if tree.logprobs is None else tree.logprobs[position]
