@@ -82,7 +82,11 @@ def _foresee(runner: Any) -> None:
     def propose_draft_token_ids(scheduled: Any, sampled: Any, *others: Any) -> Any:
         drafts = propose(scheduled, sampled, *others)
         for row, name in enumerate(batch.req_ids):
-            plan = runner.requests[name].sampling_params.extra_args[PLAN]
+            extra_args = runner.requests[name].sampling_params.extra_args
+            if extra_args is None:
+                # Glue, which has no plan.
+                continue
+            plan = extra_args[PLAN]
             context = batch.token_ids_cpu[row, : batch.num_tokens_no_spec[row]].tolist()
             # Of a prompt in parts nothing is sampled. What a draft model continues is not in the batch yet.
             if isinstance(sampled, list):
