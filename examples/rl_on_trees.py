@@ -87,6 +87,7 @@ def main() -> None:
     engine = open_engine(hooks_for(arguments.mode, **FIELDS[arguments.merge]), seed=0)
     # The engine's log-probabilities are the model's own at temperature 1, without top-k, top-p and penalties.
     params = SamplingParams(temperature=1.0, n=arguments.samples, logprobs=0, max_tokens=40, skip_special_tokens=False)
+    params.extra_args = {"reads_trees": 1}
     prompts = held_out_prompts(arguments.prompts, 0, arguments.mode)
     outputs = engine.generate(prompts, params, use_tqdm=False)
     model = AutoModelForCausalLM.from_pretrained(MODEL_FOLDER, attn_implementation="sdpa")

@@ -25,8 +25,8 @@ from sequence_hooks.tree.branch import Branch
 
 TOKENS = st.sampled_from([PROMISE, *ids("xxxyy"), PROMISE, SYNC, OLDEST, NEWEST, EOS])
 MAX_QUEUED = 8
-MAX_IDLE_STEPS = 12
-"""Enough to preempt all that runs, and to load KV for what is left."""
+MAX_IDLE_STEPS = 6
+"""Enough to preempt all that runs."""
 
 Draw = Callable[..., Any]
 """Draws one of its arguments."""
@@ -258,10 +258,14 @@ class Walks(RuleBasedStateMachine):
     def _step(self, draw_token: Callable[[], int]) -> None:
         before = self.statuses()
         scheduled = self.engine.step(lambda sampling: self.reference.feed(sampling, draw_token))
-        waits = self.engine.is_waiting_for_callers() or not self.engine.has_unfinished()
+        waits = self.engine.is_waiting_for_callers() or self.is_transferring() or not self.engine.has_unfinished()
         self.idle_steps = 0 if scheduled or waits else self.idle_steps + 1
         assert self.idle_steps <= MAX_IDLE_STEPS, self.engine.statuses()
         self.look(before)
+
+    def is_transferring(self) -> bool:
+        """Whether blocks are free, or have their KV, only once a connector has done its part."""
+        return False
 
     def _watch_trees(self) -> None:
         """Note each tree where it begins: with several tokens in a step, it may end in the same one."""

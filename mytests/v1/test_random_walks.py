@@ -72,6 +72,10 @@ class V1Walks(Walks):
             else None,
         )
 
+    def is_transferring(self) -> bool:
+        carrier = self.engine.worker.carrier
+        return carrier is not None and carrier.holds_blocks
+
     @precondition(lambda self: len(self.queued()) < MAX_QUEUED)
     @rule(length=st.sampled_from([50, 85]))
     def add_long(self, length: int) -> None:

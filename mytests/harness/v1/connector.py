@@ -176,6 +176,11 @@ class Carrier:
         """How many blocks were loaded so far."""
 
     @property
+    def holds_blocks(self) -> bool:
+        """Whether blocks wait to be written, or to be saved for what has finished."""
+        return self.is_loading or bool(self._finished)
+
+    @property
     def is_loading(self) -> bool:
         """Whether blocks are still to be written."""
         return bool(self._loads)

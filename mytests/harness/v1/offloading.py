@@ -33,6 +33,11 @@ class OffloadCarrier:
         self.num_loaded = 0
         """How many blocks were loaded so far."""
 
+    @property
+    def holds_blocks(self) -> bool:
+        """Whether any block is still to be written or to be saved."""
+        return bool(self._jobs)
+
     def before(self, asked: OffloadingConnectorMetadata) -> None:
         """End the saves of blocks that others may get."""
         flushed = asked.jobs_to_flush or set()

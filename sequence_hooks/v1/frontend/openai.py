@@ -8,8 +8,11 @@ import asyncio
 import inspect
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import cache
 from itertools import chain
 from typing import Any
+
+from pydantic import PrivateAttr
 
 from sequence_hooks.serving.outlines.forms import Chat, Form, Response
 from sequence_hooks.serving.outlines.requests import (
@@ -159,7 +162,11 @@ async def tokens_response(upstream: Callable[..., Any], *args: Any, **kwargs: An
     given["result_generator"] = keep_last(given["result_generator"], results)
     response = await upstream(**given)
     trees = [tree_of(completion) for completion in results[0].outputs] if hasattr(response, "choices") else []
-    return _told(response, trees) if any(trees) else response
+    if not any(trees):
+        return response
+    told = _telling(type(response)).model_construct(**dict(response))
+    told._trees = trees
+    return told
 
 
 async def tokens_stream(upstream: Callable[..., Any], *args: Any, **kwargs: Any) -> AsyncGenerator[str, None]:
@@ -171,17 +178,20 @@ async def tokens_stream(upstream: Callable[..., Any], *args: Any, **kwargs: Any)
         yield line
 
 
-def _told(response: Any, trees: Sequence[dict[str, Any]]) -> Any:
-    """A response whose choices take no other fields, which tells of trees where upstream makes its body."""
+@cache
+def _telling(kind: type) -> Any:
+    """The class of a response whose choices take no other fields, which adds their trees to its body."""
 
-    class WithTrees(type(response)):  # type: ignore[misc]
+    class Telling(kind):  # type: ignore[misc]
+        _trees: list[dict[str, Any]] = PrivateAttr(default_factory=list)
+
         def model_dump(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
             body: dict[str, Any] = super().model_dump(*args, **kwargs)
-            for choice, tree in zip(body["choices"], trees, strict=True):
+            for choice, tree in zip(body["choices"], self._trees, strict=True):
                 choice.update(tree)
             return body
 
-    return WithTrees.model_construct(**dict(response))
+    return Telling
 
 
 async def _stream(

@@ -81,7 +81,7 @@ class Peers:
         with zmq.asyncio.Context.instance().socket(zmq.ROUTER) as socket:
             socket.bind(self._address_of(self._own))
             while True:
-                caller, _, body = await socket.recv_multipart()
+                caller, *_, body = await socket.recv_multipart()
                 # A text that is long to encode delays no other call.
                 task = asyncio.create_task(_reply(socket, caller, body, answer))
                 answering.add(task)
