@@ -7,7 +7,10 @@ window and those without have rotary embeddings of their own (Gemma 3), the same
 none where there is no window (EXAONE 4) or no chunk (Llama 4).
 """
 
+from collections.abc import Iterator
+
 import pytest
+import torch
 
 from mytests.fuzz.injection_runs import MANY_CHILDREN, RULES, run_and_check
 from mytests.harness.tiers import full, pairs
@@ -36,3 +39,20 @@ def test_all_is_as_the_oracle_says(architecture: str, rules: tuple[BlockOn, Posi
     history = MANY_CHILDREN["skewed"].under(block_on=block_on, position_rule=position_rule, architecture=architecture)
     _, layouts = run_and_check(history)
     assert all(layout.num_injected > 50 for layout in layouts)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """A thread of tests is alone, and upstream's search for n-grams leaves others behind."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_sinks_and_windows_with_several_threads() -> None:
+    """Contexts of a hundred tokens are so long that upstream would split them."""
+    history = MANY_CHILDREN["skewed"].under(architecture="gpt_oss")
+    _, layouts = run_and_check(history)
+    assert max(len(layout.tokens) for layout in layouts) > 128

@@ -5,7 +5,7 @@ from typing import Any
 
 from sequence_hooks.v1.releases.installed import add_logits_processor
 from sequence_hooks.v1.settings import special_kwargs_of
-from sequence_hooks.v1.worker import block_copies, cpu_drafts, cpu_seeds, injector, seeds, states
+from sequence_hooks.v1.worker import block_copies, cpu_drafts, cpu_seeds, cpu_sinks, injector, seeds, states
 from sequence_hooks.v1.worker.extending import after
 from sequence_hooks.v1.worker.prior_output_batch_runner import PriorOutputTokens, attach_to_rejection_sampler
 from sequence_hooks.v1.worker.prior_output_slot_runner import PriorOutputCounts
@@ -21,6 +21,8 @@ def attach(model_runner: Any) -> None:
     special_kwargs = special_kwargs_of(model_runner.vllm_config)
     if special_kwargs is not None and special_kwargs.injects_kv:
         injector.attach(model_runner)
+        if model_runner.device.type == "cpu":
+            cpu_sinks.attach(model_runner)
     batch = getattr(model_runner, "input_batch", None)
     if batch is not None:
         seeds.attach(model_runner)
