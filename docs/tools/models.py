@@ -63,9 +63,8 @@ _ALIGNED = "work; up to 0.31 a model may need `mamba_cache_mode='align'`"
 CLASSES = (
     Class(
         "Draft models",
-        "draft for another model ([which were tried](engines.md#who-drafts-on-v1)); not served by themselves",
-        f"{REFUSED}: "
-        + not_injected("speculative_config.method='eagle'", "use 'concatenate', or leave speculative_config out"),
+        "draft for a model without states (tried: an ordinary draft model, no EAGLE or MTP); not served by themselves",
+        f"{REFUSED}: " + not_injected("speculative_config.method='eagle', which has KV of its own", "use 'ngram'"),
         "`mytests/v1/test_speculation.py`, where a model drafts for itself",
     ),
     Class("Pooling", f"{REFUSED}: " + refused("runner='pooling'", GENERATES), "", _REFUSES),

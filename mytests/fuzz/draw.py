@@ -280,7 +280,7 @@ def injected(
         position_rule=draw(st.sampled_from(get_args(PositionRule))),
         # A child may have computed its last token, too.
         async_output=False,
-        # The plug-in refuses both together.
-        speculation="",
+        # Other drafts have KV, too.
+        speculation="ngram" if setup.speculation else "",
     )
     return replace(history, setup=injecting)

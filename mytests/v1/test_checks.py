@@ -62,7 +62,7 @@ def connected(name: str, path: str | None = None) -> Any:
     return SimpleNamespace(kv_connector=name, kv_connector_module_path=path)
 
 
-NGRAM = SimpleNamespace(method="ngram")
+NGRAM, EAGLE = SimpleNamespace(method="ngram"), SimpleNamespace(method="eagle")
 
 
 @pytest.mark.parametrize(
@@ -117,9 +117,9 @@ def test_what_cannot_work_is_refused(changes: dict[str, Any], message: str) -> N
     [
         (INJECT, {"cache_config__cache_dtype": "fp8"}, "'kv_inject' does not work with kv_cache_dtype='fp8': keys are"),
         (
-            INJECT,
-            {"speculative_config": NGRAM},
-            "'kv_inject' does not work with speculative_config.method='ngram'; use 'concatenate', or leave specul",
+            {**INJECT, "position_rule": "overlap"},
+            {"speculative_config": EAGLE},
+            "position_rule='overlap' and speculative_config.method='eagle', which has KV of its own; leave position_",
         ),
         ({"sync_token": "<sync>"}, {"model_config__skip_tokenizer_init": True}, "give its id"),
         (HOOKS, {"model_config__skip_tokenizer_init": True}, r"merge_separator is '\\n'; set it to ''"),

@@ -265,6 +265,14 @@ def test_drafters_of_other_kinds_change_no_tree(method: str, task: Any, tmp_path
     assert accepted_where_trees_are_the_same(hooks_for(task), DRAFTERS[method](tmp_path), task) > 0
 
 
+@pytest.mark.model
+@pytest.mark.full
+def test_injected_kv_is_the_drafters_too() -> None:
+    """Four of ten drafts are right where its layers have not got children's KV, or drafts after glue write over it."""
+    hooks = hooks_for("promise", child_merge_strategy="kv_inject")
+    assert accepted_where_trees_are_the_same(hooks, {"speculative_config": ITSELF}, "promise") > 0.5
+
+
 def accepted_where_trees_are_the_same(hooks: SpecialKwargs, drafting: dict[str, Any], task: Any) -> float:
     """The part of the drafts that is accepted."""
     prompts, found, counts = sure_prompts(8, 7, task), [], dict[str, float]()

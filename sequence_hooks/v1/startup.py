@@ -65,6 +65,10 @@ def prepare(config: VllmConfig, usage_context: UsageContext | None = None) -> No
         begin(special_kwargs.record_to, model.model, special_kwargs)
 
 
+DRAFTS_WITHOUT_KV = ("ngram", "suffix")
+"""Methods of speculative decoding that look for drafts among the tokens alone."""
+
+
 def keep_blocks_of_windows(config: VllmConfig) -> None:
     """Let layers with a window keep all their blocks, beside others with full attention: their KV is to be injected."""
     model, scheduler = config.model_config, config.scheduler_config
@@ -120,17 +124,18 @@ def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
         if is_fault:
             raise ValueError(refused(f"{name}={value!r}", way_out))
     if special_kwargs.injects_kv:
-        check_injection(config)
+        check_injection(special_kwargs, config)
 
 
-def check_injection(config: VllmConfig) -> None:
+def check_injection(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
     """Raise a `ValueError` if children's KV cannot be injected, as far as the configuration tells; workers try it."""
     cache_dtype = config.cache_config.cache_dtype
     drafts = config.speculative_config
-    if drafts is not None:
-        # Each part works in tests; with little KV the fuzzer has found a wrong token.
-        way_out = "use 'concatenate', or leave speculative_config out"
-        raise ValueError(not_injected(f"speculative_config.method={drafts.method!r}", way_out))
+    if drafts is not None and drafts.method not in DRAFTS_WITHOUT_KV and special_kwargs.position_rule == "overlap":
+        # A drafter computes its slots from positions, which differ there from a token's index.
+        way_out = f"leave position_rule out, or use {' or '.join(map(repr, DRAFTS_WITHOUT_KV))}"
+        kind = f"position_rule='overlap' and speculative_config.method={drafts.method!r}, which has KV of its own"
+        raise ValueError(not_injected(kind, way_out))
     # In 0.28 and 0.29 these dimensions are no M-RoPE yet.
     num_dims = getattr(config.model_config, "uses_xdrope_dim", 0)
     if cache_dtype not in ("auto", "float16", "bfloat16"):
