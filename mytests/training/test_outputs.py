@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from sequence_hooks.results import ChildOutput, Segment
-from sequence_hooks.training import token_trees
+from sequence_hooks.training import NO_VERSION, TreeBatch, lay_out, plain_rows, token_trees
 
 EOS = 2
 
@@ -48,6 +48,7 @@ def completion(**changes: Any) -> Any:
         "children": (child(),),
         "segments": (Segment(0, 3, "sampled"), Segment(3, 5, "merged", "r_child_0"), Segment(5, 6, "sampled")),
         "joins": (),
+        "has_older_kv": False,
     }
     return SimpleNamespace(**fields | changes)
 
@@ -178,3 +179,28 @@ def test_a_response_that_lacks_something_says_what_to_ask_for(changes: dict[str,
     if "prompt_token_ids" in changes:
         (tree,) = token_trees({"request_id": "r", "choices": [choice]}, prompt_token_ids=[1, 1])
         assert tree.prompt_token_ids == (1, 1)
+
+
+def test_each_target_has_the_version_of_its_weights() -> None:
+    """In both layouts: "old" for what was sampled first, "new" for what the child and then its parent sampled."""
+    old, new = (Segment(0, 3, "sampled", weight_version="old"), Segment(5, 6, "sampled", weight_version="new"))
+    merged = Segment(3, 5, "merged", "r_child_0", weight_version="new")
+    own = (Segment(0, 3, "sampled", weight_version="new"),)
+    below = child(num_shared=4, segments=own, has_older_kv=True)
+    (tree,) = token_trees(output(completion(segments=(old, merged, new), children=(below,), has_older_kv=True)))
+    assert (tree.has_older_kv, tree.children[0].has_older_kv) == (True, True)
+    batch = TreeBatch.of([lay_out([tree], "concatenate")], pad_token_id=0)
+    assert (batch.weight_versions, set(batch.weight_version_ids[~batch.loss_mask].tolist())) == (("old", "new"), {-1})
+    told = zip(batch.target_ids[0].tolist(), batch.weight_version_ids[0].tolist(), strict=True)
+    laid_out = sorted((token_id, batch.weight_versions[each]) for token_id, each in told if each != NO_VERSION)
+    rows = [zip(row.token_ids, row.weight_versions, strict=True) for row in plain_rows(tree)]
+    plain = sorted((token_id, each) for row in rows for token_id, each in row if each is not None)
+    expected = [(EOS, "new"), (EOS, "new"), (3, "old"), (4, "old"), (6, "old"), (7, "new"), (8, "new")]
+    assert laid_out == plain == expected
+
+
+def test_upstreams_spans_are_read_where_no_hook_was_met() -> None:
+    """They are on vLLM's completions alone, and name their version."""
+    spans = [SimpleNamespace(version="old", start=0, end=2), SimpleNamespace(version="new", start=2, end=6)]
+    (tree,) = token_trees(output(completion(segments=(), children=(), weight_versions=spans)))
+    assert [(each.start, each.end, each.weight_version) for each in tree.segments] == [(0, 2, "old"), (2, 6, "new")]

@@ -40,6 +40,8 @@ def tree_of(completion: Any) -> dict[str, Any]:
     fields = ("children", "segments", "joins")
     tree: dict[str, Any] = {name: [asdict(item) for item in getattr(completion, name)] for name in fields}
     tree["request_id"] = completion.request_id
+    if getattr(completion, "has_older_kv", False):
+        tree["has_older_kv"] = True
     if limits := getattr(completion, "limits_met", ()):
         tree["limits_met"] = list(limits)
     for name in ("sampled", "assembled"):
