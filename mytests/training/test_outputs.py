@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trees from what an engine returns, here from outputs put together by hand."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
-from sequence_hooks.results import ChildOutput, Segment
-from sequence_hooks.training import NO_VERSION, TreeBatch, lay_out, plain_rows, token_trees
+from sequence_hooks.results import ChildOutput, Join, Segment
+from sequence_hooks.training import NO_VERSION, TokenTree, TreeBatch, continuable, lay_out, plain_rows, token_trees
 
 EOS = 2
 
@@ -182,25 +183,45 @@ def test_a_response_that_lacks_something_says_what_to_ask_for(changes: dict[str,
 
 
 def test_each_target_has_the_version_of_its_weights() -> None:
-    """In both layouts: "old" for what was sampled first, "new" for what the child and then its parent sampled."""
+    """In both layouts; where no hook was met, upstream's own spans are read."""
     old, new = (Segment(0, 3, "sampled", weight_version="old"), Segment(5, 6, "sampled", weight_version="new"))
-    merged = Segment(3, 5, "merged", "r_child_0", weight_version="new")
-    own = (Segment(0, 3, "sampled", weight_version="new"),)
-    below = child(num_shared=4, segments=own, has_older_kv=True)
-    (tree,) = token_trees(output(completion(segments=(old, merged, new), children=(below,), has_older_kv=True)))
+    below = child(num_shared=4, segments=(Segment(0, 3, "sampled", weight_version="new"),), has_older_kv=True)
+    given = completion(segments=(old, Segment(3, 5, "merged", "r_child_0"), new), children=(below,), has_older_kv=True)
+    (tree,) = token_trees(output(given))
     assert (tree.has_older_kv, tree.children[0].has_older_kv) == (True, True)
     batch = TreeBatch.of([lay_out([tree], "concatenate")], pad_token_id=0)
-    assert (batch.weight_versions, set(batch.weight_version_ids[~batch.loss_mask].tolist())) == (("old", "new"), {-1})
     told = zip(batch.target_ids[0].tolist(), batch.weight_version_ids[0].tolist(), strict=True)
     laid_out = sorted((token_id, batch.weight_versions[each]) for token_id, each in told if each != NO_VERSION)
     rows = [zip(row.token_ids, row.weight_versions, strict=True) for row in plain_rows(tree)]
     plain = sorted((token_id, each) for row in rows for token_id, each in row if each is not None)
-    expected = [(EOS, "new"), (EOS, "new"), (3, "old"), (4, "old"), (6, "old"), (7, "new"), (8, "new")]
-    assert laid_out == plain == expected
+    assert laid_out == plain == [*[(EOS, "new")] * 2, (3, "old"), (4, "old"), (6, "old"), (7, "new"), (8, "new")]
+    (tree,) = token_trees(
+        output(completion(segments=(), children=(), weight_versions=[SimpleNamespace(version="a", start=0, end=6)]))
+    )
+    assert tree.segments == (Segment(0, 6, "sampled", weight_version="a"),)
 
 
-def test_upstreams_spans_are_read_where_no_hook_was_met() -> None:
-    """They are on vLLM's completions alone, and name their version."""
-    spans = [SimpleNamespace(version="old", start=0, end=2), SimpleNamespace(version="new", start=2, end=6)]
-    (tree,) = token_trees(output(completion(segments=(), children=(), weight_versions=spans)))
-    assert [(each.start, each.end, each.weight_version) for each in tree.segments] == [(0, 2, "old"), (2, 6, "new")]
+@pytest.mark.parametrize(
+    ("output", "results", "merged", "kept"),
+    [
+        ("aPbSAcPd", "AB", "A", "aPbSAc"),
+        ("aPPcSBe", "AB", "B", "a"),
+        ("aPbSc", "-", "", "aPbSc"),
+        ("aPbSc", "A", "", "aPbSc"),
+        ("aPb", "-", "", "a"),
+    ],
+)
+def test_an_answer_goes_on_before_its_first_open_fork(output: str, results: str, merged: str, kept: str) -> None:
+    """P is a promise, S a sync, "-" an empty result. One whose context was replaced cannot go on."""
+    empty = TokenTree("r", 0, (), (), (), (), ())
+    spawned = (position for position, letter in enumerate(output, 1) if letter == "P")
+    children = [
+        replace(empty, name=each, spawn_position=next(spawned), result=(0,) * (each != "-")) for each in results
+    ]
+    joins = [Join(position, len(merged), 0, 0) for position, letter in enumerate(output, 1) if letter == "S"]
+    parts = tuple(Segment(output.index(each), output.index(each) + 1, "merged", each) for each in merged)
+    ids = tuple(map(ord, output))
+    tree = replace(empty, output_token_ids=ids, segments=parts, joins=tuple(joins), children=tuple(children))
+    assert "".join(map(chr, continuable(tree))) == kept
+    with pytest.raises(ValueError, match=r"r has joins that replaced its context, .*; send its prompt alone"):
+        continuable(replace(tree, joins=(Join(0, 0, 0, 0, num_replaced=1),)))
