@@ -24,6 +24,11 @@ class Segment:
     """Whether a later join has cut the tokens from the context. They stay in the output, where a caller may have read
     them already."""
 
+    weight_version: str | None = None
+    """The version of the weights under which a sequence sampled the tokens, as ``update_weight_version`` of upstream's
+    engine names it: a range with two versions is two segments. None for "inserted" tokens, and where the engine counts
+    no versions, as V0 and vLLM before 0.32."""
+
 
 @dataclass(frozen=True)
 class Join:
@@ -131,6 +136,10 @@ class ChildOutput:
     label: str = ""
     """What it is about, as the handler that spawned it says; empty if it says nothing."""
 
+    has_older_kv: bool = False
+    """Whether it ran with KV that a pause of the engine has kept (``clear_cache=False``): if the weights were changed
+    in that pause, tokens after it attend to KV of older weights."""
+
 
 @dataclass(frozen=True)
 class ChildDelta:
@@ -234,3 +243,6 @@ class TreeFields:
     assembled: Transcript | None = None
     """The completion with the results of detached children in place: what text, tokens and logprobs are, unless outputs
     are deltas. Segments are always its own. None unless it has detached children."""
+
+    has_older_kv: bool = False
+    """As in `ChildOutput`, of the completion's own sequence."""

@@ -19,6 +19,7 @@ from sequence_hooks.tree.events import Spawned, TreeEvent
 from sequence_hooks.tree.manager import DependencyManager
 from sequence_hooks.tree.rules import Decision, Merge, Refusal, decide, join, joined
 from sequence_hooks.tree.sequence import Outcome
+from sequence_hooks.tree.weights import Weights
 
 PROMISE, SYNC, EOS = 1, 2, 3
 HOOKS = SpecialKwargs(promise_token_id=PROMISE, sync_token_id=SYNC, block_on="sync", merge_separator="")
@@ -36,6 +37,7 @@ class PlainSequence:
     outcome: Outcome | None = None
     sampling_params: Any = field(default_factory=lambda: SimpleNamespace(extra_args=None))
     logprobs: Sequence[float] | None = None
+    weights: Weights | None = None
 
     @property
     def text(self) -> str:

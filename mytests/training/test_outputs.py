@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trees from what an engine returns, here from outputs put together by hand."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
-from sequence_hooks.results import ChildOutput, Segment
-from sequence_hooks.training import token_trees
+from sequence_hooks.results import ChildOutput, Join, Segment
+from sequence_hooks.training import NO_VERSION, TokenTree, TreeBatch, continuable, lay_out, plain_rows, token_trees
 
 EOS = 2
 
@@ -48,6 +49,7 @@ def completion(**changes: Any) -> Any:
         "children": (child(),),
         "segments": (Segment(0, 3, "sampled"), Segment(3, 5, "merged", "r_child_0"), Segment(5, 6, "sampled")),
         "joins": (),
+        "has_older_kv": False,
     }
     return SimpleNamespace(**fields | changes)
 
@@ -178,3 +180,48 @@ def test_a_response_that_lacks_something_says_what_to_ask_for(changes: dict[str,
     if "prompt_token_ids" in changes:
         (tree,) = token_trees({"request_id": "r", "choices": [choice]}, prompt_token_ids=[1, 1])
         assert tree.prompt_token_ids == (1, 1)
+
+
+def test_each_target_has_the_version_of_its_weights() -> None:
+    """In both layouts; where no hook was met, upstream's own spans are read."""
+    old, new = (Segment(0, 3, "sampled", weight_version="old"), Segment(5, 6, "sampled", weight_version="new"))
+    below = child(num_shared=4, segments=(Segment(0, 3, "sampled", weight_version="new"),), has_older_kv=True)
+    given = completion(segments=(old, Segment(3, 5, "merged", "r_child_0"), new), children=(below,), has_older_kv=True)
+    (tree,) = token_trees(output(given))
+    assert (tree.has_older_kv, tree.children[0].has_older_kv) == (True, True)
+    batch = TreeBatch.of([lay_out([tree], "concatenate")], pad_token_id=0)
+    told = zip(batch.target_ids[0].tolist(), batch.weight_version_ids[0].tolist(), strict=True)
+    laid_out = sorted((token_id, batch.weight_versions[each]) for token_id, each in told if each != NO_VERSION)
+    rows = [zip(row.token_ids, row.weight_versions, strict=True) for row in plain_rows(tree)]
+    plain = sorted((token_id, each) for row in rows for token_id, each in row if each is not None)
+    assert laid_out == plain == [*[(EOS, "new")] * 2, (3, "old"), (4, "old"), (6, "old"), (7, "new"), (8, "new")]
+    (tree,) = token_trees(
+        output(completion(segments=(), children=(), weight_versions=[SimpleNamespace(version="a", start=0, end=6)]))
+    )
+    assert tree.segments == (Segment(0, 6, "sampled", weight_version="a"),)
+
+
+@pytest.mark.parametrize(
+    ("output", "results", "merged", "kept"),
+    [
+        ("aPbSAcPd", "AB", "A", "aPbSAc"),
+        ("aPPcSBe", "AB", "B", "a"),
+        ("aPbSc", "-", "", "aPbSc"),
+        ("aPbSc", "A", "", "aPbSc"),
+        ("aPb", "-", "", "a"),
+    ],
+)
+def test_an_answer_goes_on_before_its_first_open_fork(output: str, results: str, merged: str, kept: str) -> None:
+    """P is a promise, S a sync, "-" an empty result. One whose context was replaced cannot go on."""
+    empty = TokenTree("r", 0, (), (), (), (), ())
+    spawned = (position for position, letter in enumerate(output, 1) if letter == "P")
+    children = [
+        replace(empty, name=each, spawn_position=next(spawned), result=(0,) * (each != "-")) for each in results
+    ]
+    joins = [Join(position, len(merged), 0, 0) for position, letter in enumerate(output, 1) if letter == "S"]
+    parts = tuple(Segment(output.index(each), output.index(each) + 1, "merged", each) for each in merged)
+    ids = tuple(map(ord, output))
+    tree = replace(empty, output_token_ids=ids, segments=parts, joins=tuple(joins), children=tuple(children))
+    assert "".join(map(chr, continuable(tree))) == kept
+    with pytest.raises(ValueError, match=r"r has joins that replaced its context, .*; send its prompt alone"):
+        continuable(replace(tree, joins=(Join(0, 0, 0, 0, num_replaced=1),)))

@@ -130,12 +130,14 @@ class TestAdmission:
         with pytest.raises(ValueError, match="with the server's child_sampling_params, stop_token_ids has 999"):
             admitted(SamplingParams(stop_token_ids=[999]), hooks)
 
-    def test_log_probabilities_as_one_row_are_told_or_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """See `mytests.core.test_flat_logprobs`."""
+    def test_what_trainers_may_do_wrong_is_told_or_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """See `mytests.core.test_flat_logprobs` and `test_cut_off`."""
         told = list[str]()
         monkeypatch.setattr(admission.logger, "warning_once", told.append)
         admitted(SamplingParams(logprobs=0), SpecialKwargs(sync_token_id=1))
         assert len(told) == 1
+        admitted(SamplingParams(), SpecialKwargs(promise_token_id=1), (3, 1))
+        assert len(told) == 2
         with pytest.raises(ValueError, match="logprobs is 0"):
             admitted(SamplingParams(logprobs=0), SpecialKwargs(sync_token_id=1, flat_logprobs="refuse"))
 

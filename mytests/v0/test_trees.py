@@ -67,7 +67,7 @@ class TestStreams:
         (chunk,) = sent((1, output(completion(1, Segment(0, 2, "sampled")))), num_samples=2)
         (choice,) = chunk["choices"]
         assert choice["index"] == 3
-        assert choice["segments"] == [{"start": 0, "end": 2, "origin": "sampled", "child": None, "is_replaced": False}]
+        assert choice["segments"] == [as_json(Segment(0, 2, "sampled"))]
         assert (choice["children"], choice["joins"]) == ([], [])
 
     def test_both_orders_are_sent(self) -> None:

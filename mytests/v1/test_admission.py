@@ -88,13 +88,17 @@ def test_what_hooks_tell_the_core_and_the_worker_cannot_come_from_a_user(name: s
         processor._validate_params(SamplingParams(extra_args={name: "abc"}))
 
 
-def test_log_probabilities_as_one_row_are_told_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """See `mytests.core.test_flat_logprobs`."""
+def test_what_trainers_may_do_wrong_is_told_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """See `mytests.core.test_flat_logprobs` and `test_cut_off`; a prompt of other than tokens is up to upstream."""
     processor, told = HookInputProcessor.__new__(HookInputProcessor), list[str]()
     monkeypatch.setattr(input_processor.logger, "warning_once", told.append)
     processor.special_kwargs = HOOKS
     processor._check_extra_args(SamplingParams(logprobs=0))
-    assert len(told) == 1
+    monkeypatch.setattr(InputProcessor, "process_inputs", lambda processor, given: given)
+    for tokens in (None, [5], [1]):
+        assert len(told) == 1
+        processor.process_inputs(request("r", prompt_token_ids=tokens))
+    assert len(told) == 2
     processor.special_kwargs = replace(HOOKS, flat_logprobs="refuse")
     with pytest.raises(VLLMValidationError, match="logprobs is 0"):
         processor._validate_params(SamplingParams(logprobs=0))
@@ -117,6 +121,7 @@ def asynchronous_engine(monkeypatch: pytest.MonkeyPatch, kind: type[InputProcess
         ("r", {"stream_children": "maybe"}, "a prompt", "stream_children is 'maybe'; use True or False"),
         ("r", {RESUME: "abc"}, "a prompt", f"extra_args has '{RESUME}'"),
         ("r_child_0", None, "a prompt", "request_id is 'r_child_0'"),
+        ("r", {"continues": 1}, {"prompt_token_ids": [5, 1]}, "continues is 1, and at index 1 a promise"),
         ("r", None, {"prompt_embeds": torch.ones(2, 4)}, "a prompt has no prompt_embeds"),
     ],
 )

@@ -49,6 +49,10 @@ class Limits(TreeLimits):
     reads_trees: bool = False
     """Whether its caller takes log-probabilities from the tree, see `SpecialKwargs.flat_logprobs`."""
 
+    continues: int | None = None
+    """How many of the last tokens of its prompt are an answer that was cut off; None if it does not say so. See
+    `sequence_hooks.config.cut_off`."""
+
 
 _LIMITS = {field.name: least_of(field) for field in fields(TreeLimits)}
 """The least value of each limit."""
@@ -67,7 +71,9 @@ def limits_of(special_kwargs: SpecialKwargs, extra_args: Mapping[str, Any] | Non
     _check_names(given)
     values: dict[str, Any] = {name: getattr(special_kwargs, name) for name in _LIMITS}
     values |= {name: _check_limit(name, given[name], values[name]) for name in _LIMITS if name in given}
-    switches = (field.name for field in fields(Limits) if field.name not in _LIMITS)
+    if "continues" in given:
+        values["continues"] = _check_count("continues", given["continues"], 0)
+    switches = (field.name for field in fields(Limits) if field.name not in (*_LIMITS, "continues"))
     values |= {name: _check_switch(name, given[name]) for name in switches if name in given}
     return Limits(**{"hooks": not special_kwargs.hooks_on_request, **values})
 
@@ -115,10 +121,14 @@ def _check_switch(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def _check_limit(name: str, value: Any, most: int | None) -> int:
-    least = _LIMITS[name]
+def _check_count(name: str, value: Any, least: int) -> int:
     if type(value) is not int or value < least:
         raise ValueError(f"extra_args: {name} is {abbreviated(value)}; use an integer of at least {least}")
-    if most is not None and value > most:
-        raise ValueError(f"extra_args: {name} is {abbreviated(value)}; the engine allows at most {most}")
     return value
+
+
+def _check_limit(name: str, value: Any, most: int | None) -> int:
+    count = _check_count(name, value, _LIMITS[name])
+    if most is not None and count > most:
+        raise ValueError(f"extra_args: {name} is {abbreviated(count)}; the engine allows at most {most}")
+    return count

@@ -150,7 +150,8 @@ class SpecialKwargs(TreeLimits, metaclass=_WithProtocol):
     flat_logprobs: FlatLogprobs = "warn"
     """What happens to a request that asks for log-probabilities and does not say, by ``reads_trees`` in its extra
     arguments, that its caller takes them from a tree. A trainer that takes them from one row trains on numbers that no
-    context had. "warn": the log says so once. "refuse": it is an error. "allow": nothing."""
+    context had. "warn": the log says so once. "refuse": it is an error. "allow": nothing. The same happens if its
+    prompt has an open promise, as a cut-off answer may have (`continues`)."""
 
     handlers: Mapping[int | str, str] | tuple[tuple[int | str, str], ...] = ()
     """User-defined hooks: for each token, by id or text, the qualified name of the factory of its handler

@@ -39,7 +39,7 @@ def tree_of(completion: Any) -> dict[str, Any]:
         return {}
     fields = ("children", "segments", "joins")
     tree: dict[str, Any] = {name: [asdict(item) for item in getattr(completion, name)] for name in fields}
-    tree["request_id"] = completion.request_id
+    tree |= {"request_id": completion.request_id, "has_older_kv": getattr(completion, "has_older_kv", False)}
     if limits := getattr(completion, "limits_met", ()):
         tree["limits_met"] = list(limits)
     for name in ("sampled", "assembled"):

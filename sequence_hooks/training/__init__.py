@@ -13,7 +13,8 @@ import neither vLLM nor the trees of an engine: a tree comes as the values of `s
 ``docs/training.md`` explains it.
 """
 
-from sequence_hooks.training.batch import IGNORED, NO_SEQUENCE, TreeBatch, gather_logprobs
+from sequence_hooks.training.batch import IGNORED, NO_SEQUENCE, NO_VERSION, TreeBatch, gather_logprobs
+from sequence_hooks.training.continuable import continuable
 from sequence_hooks.training.copies import copy_kv, kv_copies, register_attention
 from sequence_hooks.training.groups import lay_out_group
 from sequence_hooks.training.layout import Merge, Moving, lay_out
@@ -36,6 +37,7 @@ from sequence_hooks.training.token_tree import TokenTree
 __all__ = [
     "IGNORED",
     "NO_SEQUENCE",
+    "NO_VERSION",
     "Fork",
     "InsertedText",
     "Merge",
@@ -53,6 +55,7 @@ __all__ = [
     "TreeRows",
     "additive_mask",
     "block_mask",
+    "continuable",
     "continuing",
     "copy_kv",
     "dense_mask",

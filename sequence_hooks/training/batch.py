@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of trees as tensors. All columns have the shape [num_rows, length], with an entry for each place."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 
@@ -11,7 +12,7 @@ from sequence_hooks.training.rows import Stretch, TreeRows
 IGNORED = -100
 """The label of places that predict nothing, as torch's ``cross_entropy`` takes it."""
 
-NO_SEQUENCE = -1
+NO_SEQUENCE = NO_VERSION = -1
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,13 @@ class TreeBatch:
 
     sequences: tuple[str, ...]
     """The names of the sequences that have sampled tokens."""
+
+    weight_version_ids: torch.Tensor
+    """The index in ``weight_versions`` of the one that the token was sampled under; `NO_VERSION` where there is no
+    token, or where it is unknown."""
+
+    weight_versions: tuple[str, ...]
+    """The versions of the weights that tokens were sampled under, see `sequence_hooks.results.Segment`."""
 
     @property
     def loss_mask(self) -> torch.Tensor:
@@ -77,8 +85,9 @@ class TreeBatch:
         if longest > width:
             raise ValueError(f"a row of {longest} places does not fit into {width}")
         targets = [[*row.targets, *[None] * (width - len(row))] for row in rows]
-        sequences = {each.sequence: None for row in targets for each in row if each is not None}
-        numbers = {name: number for number, name in enumerate(sequences)}
+        predicted = [each for row in targets for each in row if each is not None]
+        numbers = _numbered(each.sequence for each in predicted)
+        versions = _numbered(each.weight_version for each in predicted if each.weight_version is not None)
 
         def column(values: list[list[int]]) -> torch.Tensor:
             return torch.tensor(values, dtype=torch.int64)
@@ -94,7 +103,14 @@ class TreeBatch:
             sequence_ids=column(
                 [[NO_SEQUENCE if each is None else numbers[each.sequence] for each in row] for row in targets]
             ),
-            sequences=tuple(sequences),
+            sequences=tuple(numbers),
+            weight_version_ids=column(
+                [
+                    [NO_VERSION if each is None else versions.get(each.weight_version, NO_VERSION) for each in row]
+                    for row in targets
+                ]
+            ),
+            weight_versions=tuple(versions),
         )
 
 
@@ -110,6 +126,11 @@ def gather_logprobs(logits: torch.Tensor, batch: TreeBatch) -> torch.Tensor:
     logprobs = logits[mask].log_softmax(-1, dtype=precise)
     own = logprobs.gather(-1, batch.target_ids[mask, None])[:, 0]
     return own.new_zeros(mask.shape).masked_scatter(mask, own)
+
+
+def _numbered(names: Iterable[Hashable]) -> dict[Any, int]:
+    """A number for each name, in order."""
+    return {name: number for number, name in enumerate(dict.fromkeys(names))}
 
 
 def _padded(values: Sequence[int], length: int, padding: int) -> list[int]:

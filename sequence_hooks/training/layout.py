@@ -104,7 +104,7 @@ class _Layout:
                 if start in joins:
                     self._join(joins[start])
                 if segment.origin == "sampled":
-                    self._predict(start, end)
+                    self._predict(start, end, segment.weight_version)
         for child in self._tree.children:
             self._laid_out(child)
 
@@ -118,14 +118,14 @@ class _Layout:
         self._next_positions = parent._next_positions[: num_shared + 1]
         self._seen = {self._table.last(context) for context in self._contexts[1:]}
 
-    def _predict(self, start: int, end: int) -> None:
+    def _predict(self, start: int, end: int, weight_version: str | None) -> None:
         """Let the output tokens ``start`` to ``end`` (exclusive) be predicted from the tokens before them."""
         tree, first = self._tree, self._index_of(0)
         # Rows of a sequence that is not trained may be injected.
         self._extend_to(first + end - 1)
         for position in range(start, end) if tree.is_trained else ():
             logprob = None if tree.logprobs is None else tree.logprobs[position]
-            target = Target(tree.output_token_ids[position], logprob, tree.name, position)
+            target = Target(tree.output_token_ids[position], logprob, tree.name, position, weight_version)
             self._table.predict(self._contexts[first + position], target)
 
     def _join(self, join: Join) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trees of token ids from what an engine returns."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Protocol
 
@@ -56,8 +56,20 @@ def _completion(name: str, prompt: Sequence[int], given: Any) -> Completion:
     token_ids = tuple(own.token_ids)
     logprobs = _logprobs(own.logprobs, token_ids)
     return Completion(
-        given.request_id or name, tuple(prompt), token_ids, logprobs, own.segments, given.joins, given.children
+        given.request_id or name,
+        tuple(prompt),
+        token_ids,
+        logprobs,
+        # Upstream's spans alone know the versions of the weights where no hook was met.
+        own.segments or tuple(_by_version(getattr(given, "weight_versions", None) or ())),
+        given.joins,
+        given.children,
+        given.has_older_kv,
     )
+
+
+def _by_version(spans: Iterable[Any]) -> Iterator[Segment]:
+    return (Segment(span.start, span.end, "sampled", weight_version=span.version) for span in spans)
 
 
 def _tree_of(completion: Completion) -> TokenTree:
@@ -71,6 +83,7 @@ def _tree_of(completion: Completion) -> TokenTree:
         result=(),
         logprobs=completion.logprobs,
         children=_of_children(completion.children, len(completion.prompt_token_ids), completion.joins),
+        has_older_kv=completion.has_older_kv,
     )
 
 
@@ -98,6 +111,7 @@ def _of_child(child: ChildOutput, num_context: int) -> TokenTree:
         logprobs=child.logprobs,
         children=_of_children(child.children, child.num_shared + len(child.prefix_token_ids), child.joins),
         spawn_position=child.spawn_position,
+        has_older_kv=child.has_older_kv,
     )
 
 

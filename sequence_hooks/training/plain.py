@@ -15,7 +15,7 @@ from sequence_hooks.training.token_tree import TokenTree
 
 @dataclass(frozen=True)
 class PlainRow:
-    """A causal row: each token sees all before it. The three lists have an entry for each token."""
+    """A causal row: each token sees all before it. The four lists have an entry for each token."""
 
     sequence: str
     """The name of the sequence whose context it is."""
@@ -26,6 +26,10 @@ class PlainRow:
 
     logprobs: tuple[float, ...]
     """The engine's log-probability where ``loss_mask`` is true, NaN if it is unknown; 0 elsewhere."""
+
+    weight_versions: tuple[str | None, ...]
+    """The version of the weights that the sequence sampled the token under, where ``loss_mask`` is true and it is
+    known; None elsewhere."""
 
 
 def plain_rows(tree: TokenTree, merge: Merge = "concatenate") -> list[PlainRow]:
@@ -52,14 +56,23 @@ class _Context:
     token_ids: list[int]
     loss_mask: list[bool] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    weight_versions: list[str | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._forget_targets()
 
-    def append(self, token_id: int, logprob: float | None, is_target: bool) -> None:
+    def append(self, token_id: int) -> None:
+        """A token that is no target."""
         self.token_ids.append(token_id)
-        self.loss_mask.append(is_target)
-        self.logprobs.append(0.0 if not is_target else float("nan") if logprob is None else logprob)
+        self.loss_mask.append(False)
+        self.logprobs.append(0.0)
+        self.weight_versions.append(None)
+
+    def append_target(self, token_id: int, logprob: float | None, weight_version: str | None) -> None:
+        self.token_ids.append(token_id)
+        self.loss_mask.append(True)
+        self.logprobs.append(float("nan") if logprob is None else logprob)
+        self.weight_versions.append(weight_version)
 
     def cut(self, num_kept: int) -> None:
         """Keep the front alone, whose tokens are targets of an earlier row."""
@@ -67,18 +80,19 @@ class _Context:
         self._forget_targets()
 
     def row(self, sequence: str) -> PlainRow:
-        return PlainRow(sequence, tuple(self.token_ids), tuple(self.loss_mask), tuple(self.logprobs))
+        columns = tuple(self.loss_mask), tuple(self.logprobs), tuple(self.weight_versions)
+        return PlainRow(sequence, tuple(self.token_ids), *columns)
 
     def _forget_targets(self) -> None:
-        self.loss_mask, self.logprobs = [False] * len(self.token_ids), [0.0] * len(self.token_ids)
+        length = len(self.token_ids)
+        self.loss_mask, self.logprobs, self.weight_versions = [False] * length, [0.0] * length, [None] * length
 
 
 def _rows(tree: TokenTree, shared: Sequence[int]) -> Iterator[PlainRow]:
     """The rows of a sequence whose context begins with ``shared``, and of those below it."""
     context = _Context([*shared, *tree.prompt_token_ids])
-    sampled = {
-        position for each in tree.segments if each.origin == "sampled" for position in range(each.start, each.end)
-    }
+    targets = (each for each in tree.segments if each.origin == "sampled" and tree.is_trained)
+    versions = {position: each.weight_version for each in targets for position in range(each.start, each.end)}
     joins = {join.position: join for join in tree.joins}
     of_children: dict[str, Sequence[int]] = {}
     for position in range(len(tree.output_token_ids) + 1):
@@ -89,9 +103,11 @@ def _rows(tree: TokenTree, shared: Sequence[int]) -> Iterator[PlainRow]:
         if position in joins and _replaces(tree, joins[position]):
             yield context.row(tree.name)
             context.cut(joins[position].num_context - joins[position].num_merged)
-        if position < len(tree.output_token_ids):
+        if position in versions:
             logprob = None if tree.logprobs is None else tree.logprobs[position]
-            context.append(tree.output_token_ids[position], logprob, tree.is_trained and position in sampled)
+            context.append_target(tree.output_token_ids[position], logprob, versions[position])
+        elif position < len(tree.output_token_ids):
+            context.append(tree.output_token_ids[position])
     yield context.row(tree.name)
     for child in tree.children:
         if child.name not in of_children:

@@ -35,6 +35,9 @@ class Target(NamedTuple):
     position: int
     """Its position in the output of that sequence."""
 
+    weight_version: str | None = None
+    """The version of the weights that it was sampled under; None if it is unknown."""
+
 
 @dataclass(frozen=True)
 class Stretch:

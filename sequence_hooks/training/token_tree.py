@@ -26,7 +26,8 @@ class TokenTree:
 
     output_token_ids: tuple[int, ...]
     segments: tuple[Segment, ...]
-    """The origin of every output token, in order."""
+    """The origin of every output token, in order, and the version of the weights that it was sampled under, if the
+    engine says so."""
 
     joins: tuple[Join, ...]
     result: tuple[int, ...]
@@ -47,6 +48,10 @@ class TokenTree:
     children: tuple["TokenTree", ...] = ()
     spawn_position: int = 0
     """Output tokens of its parent when it started, if any of them was replaced later."""
+
+    has_older_kv: bool = False
+    """See `sequence_hooks.results.ChildOutput`. After new weights it may have attended to KV of older ones, which no
+    forward pass computes."""
 
     is_written: bool = False
     """Whether it was written as text: its joins say what an engine would prefill, and none has merged anything."""

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from sequence_hooks.results import ChildDelta, ChildOutput, Origin, Transcript, TreeFields, TreeTokens, Waiting
+from sequence_hooks.results import ChildDelta, ChildOutput, Origin, Segment, Transcript, TreeFields, TreeTokens, Waiting
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.merge import FinishedChild
 from sequence_hooks.tree.sequence import HookedSequence
+from sequence_hooks.tree.weights import Weights
 
 
 class TextSequence(HookedSequence, Protocol):
@@ -31,6 +32,10 @@ class TextSequence(HookedSequence, Protocol):
     def finish_reason(self) -> str | None:
         """As the engine tells its callers; None while it is unfinished."""
 
+    @property
+    def weights(self) -> Weights | None:
+        """The weights that it was computed with; None where nobody counts their versions."""
+
 
 N = TypeVar("N", bound=TextSequence)
 
@@ -38,6 +43,12 @@ N = TypeVar("N", bound=TextSequence)
 def output_of(child: Branch[N]) -> ChildOutput:
     """What the caller learns about a child and its own children. The result is kept once the child has finished."""
     return child.output(_child_output)
+
+
+def told_segments(branch: Branch[N]) -> tuple[Segment, ...]:
+    """The segments of a sequence's output, with the versions of the weights that are known."""
+    weights = branch.sequence.weights
+    return branch.segments if weights is None else weights.labelled(branch.segments)
 
 
 def finished(children: Iterable[Branch[N]]) -> list[FinishedChild]:
@@ -113,10 +124,16 @@ def set_tree(completion: TreeFields, branch: Branch[N]) -> None:
     """Put what hooks did into a completion that has finished; ``branch`` is the root of its tree."""
     completion.request_id = branch.request_id
     completion.children = tuple(_ended(output_of(child)) for child in branch.children)
-    completion.segments = branch.segments
+    completion.segments = told_segments(branch)
     completion.joins = tuple(branch.joins)
     completion.tree_tokens = tokens_of(branch)
     completion.limits_met = tuple(branch.tree.limits_met)
+    completion.has_older_kv = _has_older_kv(branch)
+
+
+def _has_older_kv(branch: Branch[N]) -> bool:
+    weights = branch.sequence.weights
+    return weights is not None and weights.has_older_kv
 
 
 def _ended(child: ChildOutput) -> ChildOutput:
@@ -168,9 +185,10 @@ def _child_output(child: Branch[N]) -> ChildOutput:
         failed=child.has_failed,
         cancelled=child.is_cancelled,
         children=tuple(output_of(below) for below in child.children),
-        segments=child.segments,
+        segments=told_segments(child),
         joins=tuple(child.joins),
         spawn_time=child.spawn_time,
         finished_time=child.finished_time,
         label=spec.label,
+        has_older_kv=_has_older_kv(child),
     )

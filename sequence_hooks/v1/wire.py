@@ -32,6 +32,9 @@ NUM_OUTPUTS = "num_outputs"
 """How many outputs of the step follow the event log. Those after them are of requests that finished after all
 events."""
 
+OLDER_KV = "older_kv"
+"""The sequences that run with KV which a pause of the engine has kept, by the engine's ids."""
+
 STATS = "stats"
 """What only the engine's core knows of its hooks, if it has changed."""
 

@@ -30,6 +30,9 @@ STATUSES = {outcome: status for status, outcome in _OUTCOMES.items() if status !
 class V0Sequence:
     """The one sequence of a sequence group; a `sequence_hooks.tree.port.EngineSequence`."""
 
+    weights = None
+    """Upstream counts no versions of its weights."""
+
     def __init__(self, group: SequenceGroup) -> None:
         self.group = group
         self.sampling_params = group.sampling_params

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.config.cut_off import check_cut_off
 from sequence_hooks.config.limits import flat_reading, limits_of
 from sequence_hooks.tree.ids import check_request_id
 from vllm.engine.child_params import inherit
@@ -25,18 +26,19 @@ def admit(
     """Refuse a request that would fail once it is scheduled, or whose children would.
 
     Raises:
-        ValueError: its id could be a child's; or its prompt, parameters or limits, or its children's parameters, are
-            invalid.
+        ValueError: its id could be a child's; its prompt, parameters or limits, or its children's parameters, are
+            invalid; or its prompt ends in an answer whose children are gone.
     """
     if inputs.get("type") == "token":
         check_prompt(inputs["prompt_token_ids"])
     _admit_params(request_id, params, special_kwargs, model)
-    may_fork = (
-        special_kwargs is not None
-        and isinstance(params, SamplingParams)
-        and limits_of(special_kwargs, params.extra_args).hooks
-    )
-    if may_fork and inputs.get("type") == "multimodal":
+    if special_kwargs is None or not isinstance(params, SamplingParams):
+        return
+    limits = limits_of(special_kwargs, params.extra_args)
+    warning = check_cut_off(special_kwargs, limits, params.logprobs, inputs.get("prompt_token_ids", ()))
+    if warning is not None:
+        logger.warning_once(warning)
+    if limits.hooks and inputs.get("type") == "multimodal":
         raise ValueError(
             "with sequence hooks a prompt has no multi_modal_data here, because children are computed from tokens; "
             "leave it out, switch the hooks of this request off by hooks=0 in extra_args (vllm_xargs on the server), "

@@ -75,6 +75,9 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
     chunk_size: int = 128
     """How many outputs the front end takes at once; upstream's asynchronous one does so."""
 
+    weight_version: str | None = None
+    """The version of its weights, which upstream tells with each step; None before 0.32."""
+
     log_stats: bool = True
     iterations: list[IterationStats] = field(default_factory=list)
     """Upstream's statistics of each step, as the front end counts them."""
@@ -282,9 +285,10 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
         outputs = MsgpackDecoder(EngineCoreOutputs).decode(MsgpackEncoder().encode(outputs))
         stats = IterationStats() if self.log_stats else None  # type: ignore[no-untyped-call]
         self.iterations += [] if stats is None else [stats]
+        version = {} if self.weight_version is None else {"weight_version": self.weight_version}
         for start in range(0, len(outputs.outputs), self.chunk_size):
             chunk = outputs.outputs[start : start + self.chunk_size]
-            processed = self.output_processor.process_outputs(chunk, outputs.timestamp, stats)
+            processed = self.output_processor.process_outputs(chunk, outputs.timestamp, stats, **version)
             self.scheduler.finish_requests(processed.reqs_to_abort, RequestStatus.FINISHED_ABORTED)
             self.hand_out(processed.request_outputs)
         if outputs.scheduler_stats is not None:

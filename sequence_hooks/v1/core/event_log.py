@@ -16,6 +16,7 @@ from sequence_hooks.v1.wire import (
     EVENTS,
     NUM_BEFORE,
     NUM_OUTPUTS,
+    OLDER_KV,
     STATS,
     ChildTextParams,
     CoreHookStats,
@@ -37,8 +38,11 @@ class EventLog:
         self._outputs: dict[int, list[EngineCoreOutput]] = {}
         """The outputs of requests that finished between two steps."""
 
+        self._older_kv: dict[int, list[str]] = {}
+        """The sequences of which `note_older_kv` was told."""
+
     def __bool__(self) -> bool:
-        return bool(self._events or self._outputs)
+        return bool(self._events or self._outputs or self._older_kv)
 
     def begin_step(self) -> None:
         """Note that the events so far happened before the tokens of the next outputs."""
@@ -53,6 +57,10 @@ class EventLog:
             _text_end(sequence) if isinstance(event, Ended) else None,
         )
         self._events.setdefault(sequence.request.client_index, []).append(logged.encode())
+
+    def note_older_kv(self, branch: V1Branch) -> None:
+        """Tell the client of ``branch`` that it runs with KV which a pause has kept."""
+        self._older_kv.setdefault(branch.sequence.request.client_index, []).append(branch.request_id)
 
     def finish(self, branch: V1Branch) -> None:
         """Tell the client of a request that it has finished, outside of any step's tokens."""
@@ -73,7 +81,7 @@ class EventLog:
         Args:
             stats: For any one client, as upstream's own statistics.
         """
-        clients = {*self._events, *self._outputs}
+        clients = {*self._events, *self._outputs, *self._older_kv}
         gets_stats = None if stats is None else next(iter(clients or outputs or [0]))
         for client in clients if gets_stats is None else {*clients, gets_stats}:
             of_client = outputs.setdefault(client, EngineCoreOutputs(outputs=[]))
@@ -82,11 +90,13 @@ class EventLog:
                 NUM_BEFORE: self._num_before.get(client, 0),
                 NUM_OUTPUTS: len(of_client.outputs),
             }
+            if client in self._older_kv:
+                page[OLDER_KV] = self._older_kv[client]
             if client == gets_stats:
                 page[STATS] = msgspec.to_builtins(stats)
             log = EngineCoreOutput(EVENT_LOG_ID, [], kv_transfer_params=page)
             of_client.outputs = [log, *of_client.outputs, *self._outputs.get(client, [])]
-        self._events, self._num_before, self._outputs = {}, {}, {}
+        self._events, self._num_before, self._outputs, self._older_kv = {}, {}, {}, {}
 
 
 def _text_params(params: SamplingParams) -> ChildTextParams:

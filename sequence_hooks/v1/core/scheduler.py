@@ -26,7 +26,6 @@ from sequence_hooks.tree.injection_plan import Source
 from sequence_hooks.tree.log import HookLog, OncePerRequest
 from sequence_hooks.v1.core import runs
 from sequence_hooks.v1.core.children import ChildRequests
-from sequence_hooks.v1.core.connected import ConnectedScheduler
 from sequence_hooks.v1.core.connector import TreeConnector
 from sequence_hooks.v1.core.event_log import EventLog
 from sequence_hooks.v1.core.integrity import check_blocks, check_queues, check_shares, held_blocks
@@ -34,6 +33,7 @@ from sequence_hooks.v1.core.kv_groups import check_kv_groups
 from sequence_hooks.v1.core.kv_manager import TreeKVManager
 from sequence_hooks.v1.core.lockstep import PendingDummyStep
 from sequence_hooks.v1.core.params import params_after_join
+from sequence_hooks.v1.core.paused import PausedScheduler
 from sequence_hooks.v1.core.queues import held_back, leave_queues, remove_glue
 from sequence_hooks.v1.core.recorder import SchedulerRecorder
 from sequence_hooks.v1.core.requests import begin_session, discard_in_flight, limit_tokens, make_private
@@ -57,7 +57,7 @@ from vllm.v1.request import Request, RequestStatus
 logger = init_logger(f"vllm.{__name__}")
 
 
-class HookScheduler(ConnectedScheduler):
+class HookScheduler(PausedScheduler):
     """Moves requests as the driver says: its `sequence_hooks.tree.port.SchedulerPort`.
 
     No collaborator keeps a reference to what upstream reassigns, such as ``running``: each asks for it every time.
@@ -225,6 +225,7 @@ class HookScheduler(ConnectedScheduler):
     def _begin_tree(self, request: Request) -> V1Branch:
         branch = self.branches[request.request_id] = self.driver.add_root(self._children.sequence_of(request))
         self._admission.begin_tree(branch, request)
+        self._tell_of_older_kv(branch)
         return branch
 
     def _handle_stopped_request(self, request: Request) -> bool:
@@ -318,6 +319,7 @@ class HookScheduler(ConnectedScheduler):
             self.branches[name], self.requests[name] = child, request
             self.kv.forks.add(parent.sequence.request, request, child.spec.num_shared)
             self._enqueue_waiting_request(request)
+            self._tell_of_older_kv(child)
             if self._connector is not None:
                 self._connector.begin(request)
             if self.log_stats:

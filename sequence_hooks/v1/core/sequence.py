@@ -32,6 +32,9 @@ class V1Sequence:
         checker: Looks for its stop strings, if it has any.
     """
 
+    weights = None
+    """Not known here, as the front end counts them."""
+
     def __init__(self, request: Request, text_of: TextOf, checker: StopStringChecker | None) -> None:
         self._request: Request | None = request
         self.request_id: str = request.request_id

@@ -7,6 +7,8 @@ from typing import Any
 from sequence_hooks.results import Transcript
 from sequence_hooks.tree.assembly import segments_of
 from sequence_hooks.tree.merge import Span
+from sequence_hooks.tree.transcript import told_segments
+from sequence_hooks.tree.weights import Weights
 from sequence_hooks.v1.frontend.replay import FrontBranch
 from sequence_hooks.v1.frontend.sequences import NUM_SEEN, OutputSequence
 from sequence_hooks.v1.wire import bare_request
@@ -18,7 +20,8 @@ from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 def as_sampled(root: FrontBranch) -> Transcript:
     """The output in the order of the context."""
     sequence = root.sequence
-    return Transcript(sequence.text, tuple(sequence.output_token_ids), root.segments, sequence.logprobs.logprobs)
+    segments = told_segments(root)
+    return Transcript(sequence.text, tuple(sequence.output_token_ids), segments, sequence.logprobs.logprobs)
 
 
 def assembled(root: FrontBranch, spans: Sequence[Span], tokenizer: Any, params: SamplingParams) -> Transcript:
@@ -32,7 +35,7 @@ def assembled(root: FrontBranch, spans: Sequence[Span], tokenizer: Any, params: 
     return Transcript(
         text=_text(root.sequence, token_ids, tokenizer, params),
         token_ids=token_ids,
-        segments=tuple(segments_of(spans, root.request_id, root.segments)),
+        segments=_weights(root, spans).labelled(segments_of(spans, root.request_id, root.segments)),
         logprobs=_logprobs(root, spans, params),
     )
 
@@ -61,9 +64,23 @@ def _logprobs(root: FrontBranch, spans: Sequence[Span], params: SamplingParams) 
     own = root.sequence
     if own.logprobs.logprobs is None:
         return None
-    owners = {branch.request_id: branch.sequence for branch in root.subtree()}
+    owners = _owners(root)
     logprobs = create_sample_logprobs(params.flat_logprobs)
     for span in spans:
         for entry in own.entries_of(span, None if span.child is None else owners[span.child]):
             logprobs.append(entry)
     return logprobs
+
+
+def _weights(root: FrontBranch, spans: Sequence[Span]) -> Weights:
+    """The versions of the weights under which the tokens of ``spans`` were sampled."""
+    weights, owners, place = Weights(), _owners(root), 0
+    for span in spans:
+        for number, position in enumerate(span.positions if span.child is not None else ()):
+            weights.note(owners[span.child or ""].weights.at(position), place + number)
+        place += len(span.token_ids)
+    return weights
+
+
+def _owners(root: FrontBranch) -> dict[str, OutputSequence]:
+    return {branch.request_id: branch.sequence for branch in root.subtree()}

@@ -2,10 +2,11 @@
 """Upstream's input processor, which also refuses requests that sequence hooks cannot serve; and what answers by outline
 need of upstream's front end."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.config.cut_off import check_cut_off
 from sequence_hooks.config.limits import flat_reading, limits_of
 from sequence_hooks.serving.outlines.answer import Engine
 from sequence_hooks.serving.outlines.reader import Texts
@@ -52,7 +53,15 @@ class HookInputProcessor(InputProcessor):
         if isinstance(params, SamplingParams):
             _check_id(request_id)
             self._check_extra_args(params)
-            _check_embeds(params, prompt.get("prompt_embeds") if isinstance(prompt, Mapping) else None)
+            given = prompt if isinstance(prompt, Mapping) else {}
+            _check_embeds(params, given.get("prompt_embeds"))
+            self._check_cut_off(params, given.get("prompt_token_ids"))
+
+    def process_inputs(self, *args: Any, **kwargs: Any) -> EngineCoreRequest:
+        """As upstream; refuses an answer that was cut off where its children are gone."""
+        request = super().process_inputs(*args, **kwargs)
+        self._check_cut_off(request.sampling_params, request.prompt_token_ids)
+        return request
 
     @staticmethod
     def assign_request_id(request: EngineCoreRequest) -> None:
@@ -87,6 +96,17 @@ class HookInputProcessor(InputProcessor):
             warning = flat_reading(self.special_kwargs, limits, params.logprobs)
         except ValueError as error:
             raise VLLMValidationError(str(error), parameter="logprobs") from None
+        if warning is not None:
+            logger.warning_once(warning)
+
+    def _check_cut_off(self, params: SamplingParams | None, prompt_token_ids: Sequence[int] | None) -> None:
+        if params is None or prompt_token_ids is None:
+            return
+        limits = limits_of(self.special_kwargs, params.extra_args)
+        try:
+            warning = check_cut_off(self.special_kwargs, limits, params.logprobs, prompt_token_ids)
+        except ValueError as error:
+            raise VLLMValidationError(str(error), parameter="prompt") from None
         if warning is not None:
             logger.warning_once(warning)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Upstream's output processor, which also tells callers what happened to their trees."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from sequence_hooks.v1.wire import (
     EVENTS,
     NUM_BEFORE,
     NUM_OUTPUTS,
+    OLDER_KV,
     STATS,
     CoreHookStats,
     LoggedEvent,
@@ -46,6 +47,9 @@ class _StepEvents:
     events: list[LoggedEvent]
     num_outputs: int
     """How many of these outputs are still to come."""
+
+    older_kv: Sequence[str]
+    """The sequences, as the engine names them, that run with KV which a pause has kept."""
 
 
 class HookOutputProcessor(OutputProcessor):
@@ -128,6 +132,8 @@ class HookOutputProcessor(OutputProcessor):
             return made
         self._step = None
         self._replay.replay(step.events)
+        # Some of them may have been spawned just now.
+        self._replay.note_older_kv(step.older_kv)
         side_outputs = self._side_outputs.take_outputs(self._states)
         self._release_joined()
         with self._stats.without_tokens():
@@ -194,16 +200,19 @@ class HookOutputProcessor(OutputProcessor):
         before, during = events[: contents[NUM_BEFORE]], events[contents[NUM_BEFORE] :]
         self._replay.replay(before)
         self._prepare(during)
+        older_kv = contents.get(OLDER_KV, ())
+        self._replay.note_older_kv(older_kv)
         # The last output of a request tells which limits its tree has met.
         limited = [logged for logged in during if isinstance(logged.event, Limited)]
         self._replay.replay(limited)
         others = [logged for logged in during if not isinstance(logged.event, Limited)] if limited else during
-        self._step = _StepEvents(others, contents[NUM_OUTPUTS])
+        self._step = _StepEvents(others, contents[NUM_OUTPUTS], older_kv)
 
     def _process(self, outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any) -> OutputProcessorOutput:
         """Give children's outputs to their trees, and the others to upstream."""
-        plain = [output for output in outputs if not self._sample(output)] if self._replay.branches else outputs
-        return super().process_outputs(plain, *args, **kwargs)
+        if self._replay.branches:
+            outputs = [output for output in outputs if not self._sample(output, kwargs.get("weight_version"))]
+        return super().process_outputs(outputs, *args, **kwargs)
 
     def _release_joined(self) -> None:
         """Drop what is not needed of children that were joined, now that their last deltas are streamed."""
@@ -215,12 +224,12 @@ class HookOutputProcessor(OutputProcessor):
                     below.sequence.release_logprobs()
                 below.sequence.release_context()
 
-    def _sample(self, output: EngineCoreOutput) -> bool:
+    def _sample(self, output: EngineCoreOutput, weight_version: str | None) -> bool:
         """Append what a child has sampled; False if ``output`` is not a child's."""
         branch = self._replay.branches.get(output.request_id)
         if branch is None or branch.parent is None:
             return False
-        branch.sequence.sample(output)
+        branch.sequence.sample(output, weight_version)
         self._stats.sampled(branch.sequence, output)
         self._side_outputs.note_delta(branch)
         return True
@@ -246,6 +255,8 @@ class HookOutputProcessor(OutputProcessor):
         names, prompt = (external_id_of(state), state.request_id), state.prompt_token_ids or []
         root = OutputSequence(*names, prompt, None, detokenizer, state.logprobs_processor)
         root.stats = state.stats
+        # Upstream's own list, to which it adds what the request samples, and we what it gets.
+        root.weights.starts = getattr(state, "weight_version_starts", [])
         state.branch, state.merged, state.assembled = self._replay.add_root(root, state.limits), [], None
         self._states[state.branch] = state
 

@@ -72,6 +72,11 @@ class Replay:
             if branch is not None:
                 self._replay(branch, logged)
 
+    def note_older_kv(self, engine_ids: Iterable[str]) -> None:
+        """Note that these sequences, as far as they are known, run with KV which a pause of the engine has kept."""
+        for branch in filter(None, map(self.branches.get, engine_ids)):
+            branch.sequence.weights.has_older_kv = True
+
     def _replay(self, branch: FrontBranch, logged: LoggedEvent) -> None:
         event = logged.event
         match event:

@@ -5,7 +5,7 @@ from typing import Any
 
 from sequence_hooks.config.limits import Limits
 from sequence_hooks.results import Transcript
-from sequence_hooks.tree.transcript import delta_of, set_final_order, set_tree, tokens_of, waiting_of
+from sequence_hooks.tree.transcript import delta_of, set_final_order, set_tree, tokens_of, told_segments, waiting_of
 from sequence_hooks.v1.frontend.final_order import as_sampled
 from sequence_hooks.v1.frontend.outputs import CompletionOutput, RequestOutput
 from sequence_hooks.v1.frontend.replay import FrontBranch
@@ -74,9 +74,12 @@ class TreeRequestState(HookRequestState, ReleaseRequestState):
             if self.counts_tree:
                 made.tree_tokens = tokens_of(branch)
             if self.tells_segments:
-                made.segments = branch.segments
+                made.segments = told_segments(branch)
         if self.assembled is not None:
             set_final_order(made, as_sampled(branch), self.assembled, self.output_kind == RequestOutputKind.DELTA)
+            if self.output_kind != RequestOutputKind.DELTA:
+                # Those of the tokens as they were sampled; segments have the versions of these.
+                made.weight_versions = None
         return made
 
 

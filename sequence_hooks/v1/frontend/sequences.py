@@ -10,6 +10,7 @@ from msgspec import structs
 from sequence_hooks.tree.merge import Span
 from sequence_hooks.tree.sequence import Outcome
 from sequence_hooks.tree.told import ToldTokens
+from sequence_hooks.tree.weights import Weights
 from sequence_hooks.v1.wire import ChildTextParams, TextEnd, bare_request
 from vllm.logprobs import Logprob
 from vllm.sampling_params import SamplingParams
@@ -110,6 +111,7 @@ class OutputSequence:
         self.sampling_params = sampling_params
         self.detokenizer = detokenizer
         self.logprobs = logprobs
+        self.weights = Weights()
         self.stats: RequestStateStats | None = None
         """Upstream's; None if the engine has none."""
 
@@ -150,8 +152,9 @@ class OutputSequence:
         entries = None if logprobs is None else [logprobs[position] for position in range(start, end)]
         return text, tuple(self.output_token_ids[start:end]), entries
 
-    def sample(self, output: EngineCoreOutput) -> None:
-        """Append what the engine says that a child has sampled."""
+    def sample(self, output: EngineCoreOutput, weight_version: str | None) -> None:
+        """Append what the engine says that a child has sampled, under the weights of this version, if it is known."""
+        self.weights.note(weight_version, len(self.output_token_ids))
         self.detokenizer.update(list(output.new_token_ids), False)
         self._told.note(len(self.output_token_ids), len(self.text))
         self.logprobs.update_from_output(output)
@@ -180,6 +183,9 @@ class OutputSequence:
         Args:
             owner: Has sampled the tokens; None if they were inserted.
         """
+        for place, position in enumerate(span.positions if owner is not None else (), len(self.output_token_ids)):
+            assert owner is not None
+            self.weights.note(owner.weights.at(position), place)
         self.detokenizer.update(list(span.token_ids), False)
         self._told.note(len(self.output_token_ids), len(self.text))
         if self.logprobs.logprobs is not None:
