@@ -57,9 +57,9 @@ def test_each_row_computes_what_the_engine_did(case: str) -> None:
 
 @pytest.mark.parametrize("merge", ["sequential", "overlap"])
 def test_injected_kv_is_refused(merge: Merge) -> None:
-    """By the counts of its joins, or by how the engine is said to merge."""
+    """By what its joins say, or by how the engine is said to merge."""
     trees = trees_of(merge, 0)
-    injected = [each for each in trees if any(join.num_prefill and each.num_injectable(join) for join in each.joins)]
+    injected = [each for each in trees if any(join.injected for join in each.joins)]
     assert injected
     for tree in injected:
         with pytest.raises(ValueError, match=r"got KV of its children at its join at .*; use lay_out"):

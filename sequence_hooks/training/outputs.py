@@ -56,7 +56,14 @@ def _completion(name: str, prompt: Sequence[int], given: Any) -> Completion:
     token_ids = tuple(own.token_ids)
     logprobs = _logprobs(own.logprobs, token_ids)
     return Completion(
-        given.request_id or name, tuple(prompt), token_ids, logprobs, own.segments, given.joins, given.children
+        given.request_id or name,
+        tuple(prompt),
+        token_ids,
+        logprobs,
+        own.segments,
+        given.joins,
+        given.children,
+        given.recomputed_at,
     )
 
 
@@ -71,6 +78,7 @@ def _tree_of(completion: Completion) -> TokenTree:
         result=(),
         logprobs=completion.logprobs,
         children=_of_children(completion.children, len(completion.prompt_token_ids), completion.joins),
+        recomputed_at=completion.recomputed_at,
     )
 
 
@@ -98,6 +106,7 @@ def _of_child(child: ChildOutput, num_context: int) -> TokenTree:
         logprobs=child.logprobs,
         children=_of_children(child.children, child.num_shared + len(child.prefix_token_ids), child.joins),
         spawn_position=child.spawn_position,
+        recomputed_at=child.recomputed_at,
     )
 
 

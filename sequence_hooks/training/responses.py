@@ -23,6 +23,7 @@ class Completion(NamedTuple):
     segments: tuple[Segment, ...]
     joins: tuple[Join, ...]
     children: tuple[ChildOutput, ...]
+    recomputed_at: tuple[int, ...]
 
 
 def completions_of(response: Any, prompt_token_ids: Sequence[int] | None) -> Iterator[Completion]:
@@ -55,6 +56,7 @@ def _completion_of(name: str, choice: Mapping[str, Any], prompt_token_ids: Seque
         msgspec.convert(own.get("segments", ()), tuple[Segment, ...]),
         msgspec.convert(choice.get("joins", ()), tuple[Join, ...]),
         msgspec.convert(choice.get("children", ()), tuple[ChildOutput, ...]),
+        tuple(choice.get("recomputed_at") or ()),
     )
 
 

@@ -48,6 +48,9 @@ class TokenTree:
     spawn_position: int = 0
     """Output tokens of its parent when it started, if any of them was replaced later."""
 
+    recomputed_at: tuple[int, ...] = ()
+    """How many output tokens it had whenever its KV was given up with what had been injected, and computed again."""
+
     is_written: bool = False
     """Whether it was written as text: its joins say what an engine would prefill, and none has merged anything."""
 

@@ -117,6 +117,7 @@ def set_tree(completion: TreeFields, branch: Branch[N]) -> None:
     completion.joins = tuple(branch.joins)
     completion.tree_tokens = tokens_of(branch)
     completion.limits_met = tuple(branch.tree.limits_met)
+    completion.recomputed_at = tuple(branch.recomputed_at)
 
 
 def _ended(child: ChildOutput) -> ChildOutput:
@@ -173,4 +174,5 @@ def _child_output(child: Branch[N]) -> ChildOutput:
         spawn_time=child.spawn_time,
         finished_time=child.finished_time,
         label=spec.label,
+        recomputed_at=tuple(child.recomputed_at),
     )

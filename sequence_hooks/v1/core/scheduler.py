@@ -150,6 +150,10 @@ class HookScheduler(ConnectedScheduler):
         fork = self.kv.forks.of(request)
         if fork is not None:
             return *fork, 0, False
+        branch = self.branches.get(request.request_id)
+        if branch is not None:
+            # It computes its context from its tokens, at the positions that they had.
+            self.trees.discard_injected(branch)
         return self.kv.cut_hit(request, super()._get_local_prefix_cache_hit(request, *args))
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
