@@ -58,6 +58,9 @@ class Tree:
     limits_met: tuple[str, ...] = ()
     """See `CompletionOutput.limits_met`."""
 
+    recomputed_at: tuple[int, ...] = ()
+    """See `CompletionOutput.recomputed_at`."""
+
 
 Event = TextDelta | ChildDelta | Waiting | Tree
 
@@ -79,6 +82,7 @@ def tree(choice: Any) -> Tree | None:
         _transcript(getattr(choice, "sampled", None)),
         _transcript(getattr(choice, "assembled", None)),
         tuple(getattr(choice, "limits_met", None) or ()),
+        tuple(getattr(choice, "recomputed_at", None) or ()),
     )
 
 

@@ -56,6 +56,9 @@ class Join:
     num_replaced: int = 0
     """Tokens cut from the end of the context before it; they stay in the output, see `Segment.is_replaced`."""
 
+    injected: tuple[tuple[int, int], ...] = ()
+    """The merged tokens that came with the KV of a child, as ranges of the output: from, to (exclusive)."""
+
 
 @dataclass(frozen=True)
 class TreeTokens:
@@ -139,6 +142,9 @@ class ChildOutput:
     has_older_kv: bool = False
     """Whether it ran with KV that a pause of the engine has kept (``clear_cache=False``): if the weights were changed
     in that pause, tokens after it attend to KV of older weights."""
+
+    recomputed_at: tuple[int, ...] = ()
+    """As in `TreeFields`."""
 
 
 @dataclass(frozen=True)
@@ -236,6 +242,10 @@ class TreeFields:
     for a block that is not as its notation has it, all or a part of which is ordinary text; "failed" for a hook that
     has raised, or asked for what cannot be; "wait_for" for a sync that names a child which its sequence has not, or
     which is joined already. ``max_tree_tokens`` has ended all sequences of the tree."""
+
+    recomputed_at: tuple[int, ...] = ()
+    """How many output tokens the completion had whenever its KV was given up with what had been injected. From then on
+    its whole context was that of text, at the positions that it had; see also `Join.injected`."""
 
     sampled: Transcript | None = None
     """The completion as it was sampled, which is its context; None unless it has detached children."""

@@ -51,7 +51,7 @@ def run(path: Path) -> Path:
     counts = {"num_used_blocks": 1, "num_unshared_blocks": 2, "num_blocked": 1, "num_waiting": 0}
     recorder.note(events.Step, prefill=[], decode=["r_child_0"], **counts)
     end(trees, only)
-    trees.join(root, awaited(root), merged(root), num_prefill=2, num_injected=0)
+    trees.join(root, awaited(root), merged(root), num_prefill=2)
     return path
 
 
@@ -92,7 +92,7 @@ def test_detached_children_are_drawn(path: Path) -> None:
     for context in contexts:
         end(trees, child_of(trees, root, handler(), [20, 3], context=context, is_detached=True))
     assert not end(trees, root)
-    trees.join(root, awaited(root), merged(root), num_prefill=0, num_injected=0)
+    trees.join(root, awaited(root), merged(root), num_prefill=0)
     assert end(trees, root)
     trees.assemble(root, [Span([1, 20, 20], "r", range(3))])
     picture = picture_of(read(path))
@@ -116,7 +116,7 @@ def test_who_was_cancelled_is_drawn(path: Path) -> None:
         trees.cancel(branch)
     recorder.note(events.Finished, sequence="r_child_1", **aborted)
     end(trees, third)
-    trees.join(root, [third], merged(root), num_prefill=2, num_injected=0)
+    trees.join(root, [third], merged(root), num_prefill=2)
     trees.block(root, Wait("caller"))
     lanes = picture_of(read(path)).lanes
     assert [lane.reason for lane in lanes] == ["unfinished", "cancelled", "cancelled", "unfinished"]

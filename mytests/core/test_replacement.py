@@ -131,10 +131,10 @@ def test_a_cut_within_a_result_splits_what_stands_for_it() -> None:
     detached = child_of(trees, child, Asks(Actions(), [90]), [40, EOS], position=2, is_detached=True)
     end(trees, detached)
     end(trees, child, "length")
-    trees.join(child, joined(child), merged(child), 0, 0)
+    trees.join(child, joined(child), merged(child), 0)
     trees.end(child)
     trees.block(root, ALL, NO_REPLACEMENT)
-    trees.join(root, joined(root), merged(root), 0, 0)
+    trees.join(root, joined(root), merged(root), 0)
     root.replace_last(2, len(root.sequence.output_token_ids))
     assert [each.is_replaced for each in root.merged] == [False, True]
     root.sequence.outcome = "length"

@@ -118,7 +118,7 @@ class TestWaits:
         trees.block(branch, Wait(numbers=(1,)))
         second.sequence.outcome = "stopped"
         trees.end(second, range(0))
-        trees.join(branch, [second], merged(branch), num_prefill=1, num_injected=0)
+        trees.join(branch, [second], merged(branch), num_prefill=1)
         asks = Asks(Actions((Spawn((5,), is_detached=True),), block=True, wait_for=numbers))
         assert decided(asks, branch) == Refusal("wait_for")
 

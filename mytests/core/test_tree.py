@@ -31,7 +31,7 @@ def planted(**fields: Any) -> tuple[Trees, Branch[PlainSequence]]:
 
 def joined(trees: Trees, branch: Branch[PlainSequence], room: int = 100) -> Join:
     children = awaited(branch)
-    trees.join(branch, children, merged(branch, room), num_prefill=1, num_injected=0)
+    trees.join(branch, children, merged(branch, room), num_prefill=1)
     return branch.joins[-1]
 
 
@@ -92,11 +92,11 @@ class TestEvents:
         assert (first[0].request_id, Blocked("r", "caller", (1,), 1).wait) == ("r", Wait("caller", (1,), 1))
         trees.resume(root, (40,))
         end(trees, only)
-        trees.join(root, awaited(root), merged(root, room=2), num_prefill=3, num_injected=1)
+        trees.join(root, awaited(root), merged(root, room=2), num_prefill=3, injected=((1, 2),))
         spans = (Span((20,), "r_child_0", [0]), Span((40,)))
-        join = Joined("r", ("r_child_0",), spans, 0, 3, 1, "length", None)
+        join = Joined("r", ("r_child_0",), spans, 0, 3, ((1, 2),), "length", None)
         assert second.take() == [Ended("r_child_0", "stopped", (1, 2)), join]
-        assert join.num_merged == 2
+        assert (join.num_merged, join.num_injected) == (2, 1)
         assert first[2:] == [Ended("r_child_0", "stopped", (1, 2)), join]
 
     def test_an_end_with_children_is_an_end_and_a_wait(self) -> None:
@@ -110,10 +110,10 @@ class TestEvents:
         assert noted.take() == [Ended("r", "stopped", (1, 2)), Blocked("r", "children")]
         trees.abort(only)
         assert noted.take() == [Aborted("r_child_0")]
-        trees.join(root, awaited(root), merged(root), num_prefill=0, num_injected=0)
+        trees.join(root, awaited(root), merged(root), num_prefill=0)
         trees.end(root)
         assert noted.take() == [
-            Joined("r", ("r_child_0",), (), 0, 0, 0, None, None),
+            Joined("r", ("r_child_0",), (), 0, 0, (), None, None),
             Ended("r", "stopped", (1, 2)),
         ]
         assert noted.phases == ["live", "live", "blocked", "finished", "live", "finished"]
@@ -133,8 +133,9 @@ class TestBranch:
         joined(trees, root)
         root.take_releasable()
         assert (only.injected, only.positions) == (None, PLAIN)
-        root.discard_injected()
-        assert (root.injected, root.positions.of(1)) == (None, 6)
+        trees.discard_injected(root)
+        trees.discard_injected(root)
+        assert (root.injected, root.positions.of(1), root.recomputed_at) == (None, 6, [1])
 
     def test_a_tree_may_be_of_any_depth(self) -> None:
         """Deeper than Python's stack."""

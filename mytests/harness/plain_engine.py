@@ -149,7 +149,7 @@ class PlainEngine(SteppedEngine[Any]):
     def evict(self, request_id: str) -> None:
         branch = self.kept.pop(request_id, None) or next(each for each in self.blocked if each.request_id == request_id)
         branch.sequence.kv, branch.sequence.num_computed_tokens = [], 0
-        branch.discard_injected()
+        self.driver.trees.discard_injected(branch)
 
     def waits(self) -> list[Waiting]:
         return [waiting_of(branch, 0) for branch in self.driver.trees.awaiting_resume()]

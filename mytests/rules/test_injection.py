@@ -112,7 +112,11 @@ class TestPositions:
             entry.is_injected for block in engine.blocks_of("r") for entry in engine.kv.blocks[block].values()
         )
         engine.run(script)
-        assert finished(engine).text == "ABCDEF\nXYZ" + "z" * 20
+        output = finished(engine)
+        assert output.text == "ABCDEF\nXYZ" + "z" * 20
+        # A caller learns which tokens were injected, and when they no longer were.
+        assert output.joins[0].injected == ((2, 8), (9, 11)) and len(output.recomputed_at) == 1
+        assert 12 + 3 < output.recomputed_at[0] < len(output.token_ids)
         engine.assert_empty()
 
     @rules(

@@ -207,13 +207,42 @@ class TestLostKV:
         tree = replace(tree, joins=(*tree.joins, Join(4, 0, 0, 6, 6)))
         assert shown(lay_out([tree], "overlap")) == "ppP" + "caa" + "a" + "aa~"
 
-    @pytest.mark.parametrize("num_prefill", [2, 4, 7, 10])
-    @pytest.mark.parametrize("merge", ["sequential", "overlap"])
-    def test_other_losses_are_refused(self, num_prefill: int, merge: Merge) -> None:
-        """Three tokens are prefilled if no KV is lost, and the output does not say whose KV was. Text is text."""
-        assert lay_out([with_prefill(num_prefill)], "concatenate") == lay_out([SYNC], "concatenate")
-        with pytest.raises(ValueError, match=f"root prefilled {num_prefill} tokens at its join at 3, and not 3: KV"):
-            lay_out([with_prefill(num_prefill)], merge)
+    @pytest.mark.parametrize(("num_output", "num_as_text"), [(9, 2), (10, 1), (11, 0)])
+    def test_what_is_lost_later_becomes_text_from_there_on(self, num_output: int, num_as_text: int) -> None:
+        """Before the token after the join is sampled, before the last one, or when nothing follows."""
+        rows = lay_out([replace(SYNC, recomputed_at=(num_output,))], "sequential")
+        text, injected = (values_in(lay_out([SYNC], merge)) for merge in ("concatenate", "sequential"))
+        changed = {("root", 10 - number) for number in range(num_as_text)}
+        assert values_in(rows) == {token: (text if token in changed else injected)[token] for token in text}
+        assert num_as_text or rows == lay_out([SYNC], "sequential")
+
+    def test_children_see_what_their_parent_had_when_they_started(self) -> None:
+        """Before its KV was lost, or after it; one that has lost its own begins with text."""
+        tree = fork_and_join(child("a", "aa"), child("b", "bb"), mode="promise")
+        first, second = tree.children
+        told = []
+        for of_parent, of_child in (((), ()), ((3,), ()), ((4,), ()), ((), (0,))):
+            children = first, replace(second, recomputed_at=of_child, spawn_position=4)
+            rows = lay_out([replace(tree, children=children, recomputed_at=of_parent)], "sequential")
+            told.append(values_in(rows)["b", 0])
+        text = values_in(lay_out([tree], "concatenate"))["b", 0]
+        assert [each == text for each in told] == [False, True, False, True]
+
+    @pytest.mark.parametrize(
+        ("injected", "num_prefill", "like"),
+        [(((3, 5), (6, 8)), 3, "sequential"), ((), 7, "concatenate"), ((), 9, "concatenate"), (((3, 5),), 5, "")],
+    )
+    def test_a_join_sees_what_was_injected(
+        self, injected: tuple[tuple[int, int], ...], num_prefill: int, like: Merge
+    ) -> None:
+        """Of each child all or nothing, and what of its parent's own KV was lost makes no difference."""
+        joins = (replace(SYNC.joins[0], injected=injected, num_prefill=num_prefill),)
+        told = replace(SYNC, joins=joins, is_written=False)
+        values = values_in(lay_out([told], "sequential"))
+        others = {merge: values_in(lay_out([SYNC], merge)) for merge in ("concatenate", "sequential")}
+        assert [merge for merge, each in others.items() if each == values] == [like] * bool(like)
+        with pytest.raises(ValueError, match=r"root prefilled 2 tokens at its join at 3, and not \d: it does not say"):
+            lay_out([replace(told, joins=(replace(joins[0], num_prefill=2),))], "sequential")
 
 
 class TestRefused:

@@ -15,10 +15,13 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 from forkjoin_engine import IS_FORK, MODEL_FOLDER, hooks_for, open_engine
 from forkjoin_task import MODES, Mode, held_out_prompts
 
+from mytests.fuzz.fuzzing import Run
 from mytests.fuzz.model import model_folder
+from mytests.harness.installed import IS_V1
 from mytests.harness.tiers import full, on_the_fork, pairs
 from mytests.harness.training_engines import (
     FORCED,
+    ResettingRun,
     is_free,
     logprobs_of,
     outputs_of,
@@ -128,6 +131,28 @@ def test_contexts_that_are_cut(merge: Merge, moving: Moving) -> None:
     joins = [join for output in outputs for tree in token_trees(output) for each in tree.walk() for join in each.joins]
     assert sum(join.num_replaced > 0 for join in joins) > 20
     assert num_compared(outputs, merge, moving, model_folder()) > 100
+
+
+LOSSES: dict[str, tuple[int, type[Run], tuple[int, ...]]] = {
+    "pressure": (4, Run, (1, 2)),
+    "resets": (400, ResettingRun, (1, 3)),
+}
+"""Spare blocks, how the engine is run, and which histories lose injected KV that way."""
+
+
+@pytest.mark.paths
+@pytest.mark.parametrize(("merge", "moving"), [("overlap", "computed"), full("sequential", "copied")])
+@pytest.mark.parametrize("name", LOSSES if IS_V1 else ["pressure"])
+def test_injected_kv_that_is_lost(name: str, merge: Merge, moving: Moving) -> None:
+    """Whoever loses it sees text from then on, and its output says since when."""
+    (spare_blocks, run_type, seeds), total, trees = LOSSES[name], 0, []
+    for seed in seeds:
+        history = random_history(merge, seed, max_model_len=256, max_children=3, spare_blocks=spare_blocks)
+        outputs = outputs_of(history, run_type)
+        total += num_compared(outputs, merge, moving, model_folder())
+        trees += [tree for output in outputs for root in token_trees(output) for tree in root.walk()]
+    assert total > 150 and sum(len(tree.recomputed_at) for tree in trees) > 2
+    assert any(join.injected for tree in trees for join in tree.joins)
 
 
 DETACHED_OR_JOINED: list[tuple[BlockOn, Merge]] = [

@@ -50,6 +50,7 @@ def completion(**changes: Any) -> Any:
         "segments": (Segment(0, 3, "sampled"), Segment(3, 5, "merged", "r_child_0"), Segment(5, 6, "sampled")),
         "joins": (),
         "has_older_kv": False,
+        "recomputed_at": (5,),
     }
     return SimpleNamespace(**fields | changes)
 
@@ -65,6 +66,7 @@ def test_a_tree_has_what_the_output_says() -> None:
     (tree,) = token_trees(output())
     assert (tree.name, tree.num_prompt, tree.prompt_token_ids) == ("r", 2, (1, 1))
     assert (tree.output_token_ids, tree.logprobs) == ((6, 3, 4, 7, 8, EOS), (-0.5,) * 6)
+    assert tree.recomputed_at == (5,)
     (below,) = tree.children
     assert (below.name, below.num_shared, below.prompt_token_ids) == ("r_child_0", 4, (5,))
     assert (below.output_token_ids, below.logprobs, below.result) == ((7, 8, EOS), (-1.0, -2.0, -3.0), (0, 1))

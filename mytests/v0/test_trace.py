@@ -105,9 +105,9 @@ class TestReader:
 
     def test_another_version_is_refused(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The error names both versions and the way out."""
-        monkeypatch.setattr(reader, "FORMAT_VERSION", 5)
+        monkeypatch.setattr(reader, "FORMAT_VERSION", 6)
         fork = written(path)
-        with pytest.raises(TraceError, match="version 4 of the format, and this reads version 5; read it with"):
+        with pytest.raises(TraceError, match="version 5 of the format, and this reads version 6; read it with"):
             read(fork)
 
     @pytest.mark.parametrize(
@@ -220,6 +220,6 @@ class TestArrows:
 
     def test_a_merge_begins_where_a_child_that_has_not_ended_is(self, path: Path) -> None:
         """With asynchronous output its end may be recorded after the join."""
-        joined = Joined("r", ("c",), (Span([20], "c", [0]),), 0, 1, 0, None, None)
+        joined = Joined("r", ("c",), (Span([20], "c", [0]),), 0, 1, (), None, None)
         join = (events.TreeChanged, {"event": joined, "at": 3.0})
         assert picture_with(path, spawned("c", "r"), join).arrows[1].start == 3.0

@@ -2,75 +2,26 @@
 """The plug-in on upstream's asynchronous engine, with the engine core and its workers in processes of their own."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
 
 import pytest
 from forkjoin_engine import GREEDY, MODEL_FOLDER, hooks_for, open_engine
-from forkjoin_task import EOS, Mode, is_correct
+from forkjoin_task import EOS, is_correct
 
 from mytests.harness.sure import sure_prompts
 from mytests.harness.ties import NUM_LOGPROBS, is_same, logprobs_of
-from sequence_hooks import SpecialKwargs
+from mytests.harness.v1.async_engine import Running, last, opened
 from sequence_hooks.config.choices import PositionRule
 from sequence_hooks.v1 import AsyncLLM, LLMEngine
-from vllm import envs
-from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
+from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 
 pytestmark = [pytest.mark.model, pytest.mark.floats, pytest.mark.full]
 
-Found = TypeVar("Found")
-
 ALONE: Mapping[str, int] = {}
 TENSORS: Mapping[str, int] = {"tensor_parallel_size": 2}
 DATA: Mapping[str, int] = {"data_parallel_size": 2}
-
-
-class Running:
-    """An engine, and the loop that it belongs to."""
-
-    def __init__(self, parallel: Mapping[str, int], mode: Mode, **fields: Any) -> None:
-        self._runner = asyncio.Runner()
-        arguments: Any = {"dtype": "float32", "enforce_eager": True, "max_model_len": 512, **parallel}
-        self.engine = self._runner.run(
-            _started(AsyncEngineArgs(str(MODEL_FOLDER), **arguments), hooks_for(mode, **fields))
-        )
-
-    def run(self, work: Coroutine[Any, Any, Found]) -> Found:
-        """Wait for ``work``; afterwards no request is left."""
-        found = self._runner.run(asyncio.wait_for(work, 240))
-        assert not self.engine.output_processor.request_states
-        return found
-
-    def close(self) -> None:
-        """End the engine's processes."""
-        self.engine.shutdown()
-        self._runner.close()
-
-
-async def _started(arguments: AsyncEngineArgs, hooks: SpecialKwargs) -> Any:
-    return AsyncLLM.from_engine_args(arguments, special_kwargs=hooks)
-
-
-@contextmanager
-def opened(parallel: Mapping[str, int], mode: Mode, **fields: Any) -> Iterator[Running]:
-    """An engine, whose core runs in other processes, until the block ends.
-
-    Args:
-        parallel: More arguments of the engine.
-        fields: Those of its hooks.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        # Other tests look into the engine core, and have it in their process.
-        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
-        envs.disable_envs_cache()
-        running = Running(parallel, mode, **fields)
-    try:
-        yield running
-    finally:
-        running.close()
 
 
 @pytest.fixture(scope="module", params=[DATA, TENSORS, ALONE], ids=["data", "tensors", "alone"])
@@ -86,13 +37,6 @@ async def deltas(engine: AsyncLLM, request_id: str, prompt: str) -> AsyncIterato
     params.output_kind, params.extra_args = RequestOutputKind.DELTA, {"stream_children": True}
     async for output in engine.generate(prompt, params, request_id):
         yield output
-
-
-async def last(outputs: AsyncIterator[Any]) -> Any:
-    """The last of them."""
-    async for output in outputs:
-        found = output
-    return found
 
 
 def endless() -> SamplingParams:

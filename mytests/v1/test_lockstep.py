@@ -74,7 +74,7 @@ def nothing() -> None:
 def waiting_engine(monkeypatch: pytest.MonkeyPatch) -> SurgicalEngine:
     """An engine of several, whose only sequence waits for its caller with room for one more token."""
     engine = SurgicalEngine(MANUAL, max_model_len=9)
-    monkeypatch.setattr(engine.scheduler, "_pending_step", PendingDummyStep(is_in_lockstep=True))
+    monkeypatch.setattr(engine.scheduler._pending_step, "_is_in_lockstep", True)
     engine.add("r")
     engine.run_until(engine.is_waiting_for_callers, SCRIPT)
     return engine

@@ -2,11 +2,11 @@
 """What the server's responses say about a request's tree, in extra fields that other clients can ignore.
 
 A choice whose request met a hook has the extra fields ``children``, ``segments`` and ``joins``, as in the engine's
-``CompletionOutput``; with detached children also ``sampled`` and ``assembled``, and with limits that its tree has met
-``limits_met``. A stream has them in the chunk with the choice's finish reason. If the request asks for
-``stream_children``, each `ChildDelta` is a chunk of its own, without choices and with the extra field ``child``. When a
-sequence begins to wait for its caller, a chunk with an empty choice says so in the extra field ``waiting``, a
-`Waiting`.
+``CompletionOutput``; with detached children also ``sampled`` and ``assembled``, with limits that its tree has met
+``limits_met``, and ``recomputed_at`` if injected KV was given up. A stream has them in the chunk with the choice's
+finish reason. If the request asks for ``stream_children``, each `ChildDelta` is a chunk of its own, without choices
+and with the extra field ``child``. When a sequence begins to wait for its caller, a chunk with an empty choice says so
+in the extra field ``waiting``, a `Waiting`.
 """
 
 import asyncio
@@ -40,8 +40,9 @@ def tree_of(completion: Any) -> dict[str, Any]:
     fields = ("children", "segments", "joins")
     tree: dict[str, Any] = {name: [asdict(item) for item in getattr(completion, name)] for name in fields}
     tree |= {"request_id": completion.request_id, "has_older_kv": getattr(completion, "has_older_kv", False)}
-    if limits := getattr(completion, "limits_met", ()):
-        tree["limits_met"] = list(limits)
+    for name in ("limits_met", "recomputed_at"):
+        if value := getattr(completion, name, ()):
+            tree[name] = list(value)
     for name in ("sampled", "assembled"):
         order = getattr(completion, name, None)
         if order is not None:

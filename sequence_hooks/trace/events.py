@@ -11,7 +11,7 @@ import msgspec
 from sequence_hooks.kv.eviction import EvictionMeans
 from sequence_hooks.tree.events import Assembled, Blocked, Cancelled, Joined, Spawned
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 
 class Header(msgspec.Struct, frozen=True, tag_field="type", tag="run"):

@@ -8,7 +8,7 @@ from typing import Any
 from sequence_hooks.kv.eviction import EvictionMeans
 from sequence_hooks.trace import events
 from sequence_hooks.tree.branch import Branch
-from sequence_hooks.tree.events import Aborted, Ended, Limited, TreeEvent
+from sequence_hooks.tree.events import Aborted, Ended, Limited, Recomputed, TreeEvent
 
 
 class Observer:
@@ -31,8 +31,8 @@ NO_RECORDER = Observer()
 class TreeRecorder:
     """A `sequence_hooks.tree.events.TreeObserver` that tells the observer of a run what happens to trees.
 
-    It leaves out ends: the scheduler tells of the end of each sequence, also of those without a tree. It also leaves
-    out limits, which a tree may meet at every token.
+    It leaves out ends, and KV that is given up: the scheduler tells of those of each sequence, also without a tree. It
+    also leaves out limits, which a tree may meet at every token.
     """
 
     def __init__(self, observer: Observer) -> None:
@@ -40,7 +40,7 @@ class TreeRecorder:
 
     def note(self, branch: Branch[Any], event: TreeEvent) -> None:
         """Take note of an event that happens now."""
-        if not isinstance(event, Ended | Aborted | Limited):
+        if not isinstance(event, Ended | Aborted | Limited | Recomputed):
             self._observer.note(events.TreeChanged, event=event)
 
 

@@ -11,7 +11,7 @@ inserted tokens, tokens that no child has computed, and the very last token (dra
 `sequence_hooks.tree.injection_plan`).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -40,8 +40,8 @@ def lay_out(
     see `sequence_hooks.training.kv_copies`.
 
     Raises:
-        ValueError: the trees need more than ``max_rows`` rows; a join says that KV was given up, so that what was
-            injected is unknown; or a sequence has no prompt.
+        ValueError: the trees need more than ``max_rows`` rows; a join has injected tokens and does not say which; or a
+            sequence has no prompt.
     """
     table = RowTable(max_rows)
     for tree in trees:
@@ -68,7 +68,10 @@ class _Piece(NamedTuple):
     @property
     def has_kv(self) -> bool:
         """Whether the child has KV of it, if none is given up."""
-        return self.child is not None and self.child._has_kv(self.place)
+        child = self.child
+        if child is None or not child._tree.has_kv_for_parent:
+            return False
+        return self.place < child._index_of(child._tree.last_sampled)
 
 
 class _Layout:
@@ -97,13 +100,16 @@ class _Layout:
         """Lay out the sequence and its children."""
         is_text = self._way.merge == "concatenate"
         joins = {join.position: join for join in self._tree.joins if join.num_replaced or not is_text}
+        losses = frozenset() if is_text else frozenset(self._tree.recomputed_at)
         for segment in self._tree.segments:
             # A join that merges nothing does not end the segment of sampled tokens that it lies in.
-            within = sorted(position for position in joins if segment.start < position < segment.end)
+            within = sorted(position for position in joins.keys() | losses if segment.start < position < segment.end)
             for start, end in pairwise([segment.start, *within, segment.end]):
                 if start in joins:
                     self._join(joins[start])
                 if segment.origin == "sampled":
+                    if start in losses:
+                        self._start_over(start)
                     self._predict(start, end, segment.weight_version)
         for child in self._tree.children:
             self._laid_out(child)
@@ -133,31 +139,34 @@ class _Layout:
         tree, pieces = self._tree, list(self._pieces(join))
         if join.num_replaced:
             self._cut(join)
-            return
-        if not join.num_prefill:
+        if join.num_replaced or not join.num_prefill:
             return
         if join.num_prefill == join.num_context:
-            self._start_over(self._index_of(join.position))
-            self._place(pieces, num_seen=0)
-            return
-        num_injectable = tree.num_injectable(join)
-        if join.num_prefill != join.num_merged + 1 - num_injectable:
+            self._start_over(join.position)
+        injected = self._injected(join, pieces)
+        if join.num_prefill < join.num_merged + 1 - len(injected):
             raise ValueError(
                 f"{tree.name} prefilled {join.num_prefill} tokens at its join at {join.position}, and not "
-                f"{join.num_merged + 1 - num_injectable}: KV was given up, and what was injected is unknown. Leave its "
-                "tree out, or give the engine more KV cache"
+                f"{join.num_merged + 1 - len(injected)}: it does not say which were injected; leave its tree out"
             )
         self._extend_to(self._index_of(join.position))
-        self._place(pieces, num_seen=len(pieces) - 1)
+        self._place(pieces, injected)
 
-    def _place(self, pieces: Sequence[_Piece], num_seen: int) -> None:
-        """Lay out the tokens of a join. Of the first ``num_seen`` those are seen that have a child's KV."""
+    def _injected(self, join: Join, pieces: Sequence[_Piece]) -> set[int]:
+        """Which tokens of a join have a child's KV; never the very last one, which the next is sampled from."""
+        if not self._tree.is_written:
+            return {position - join.position for start, end in join.injected for position in range(start, end)}
+        has_kv = [piece.has_kv for piece in pieces[:-1]] if join.num_prefill < join.num_context else []
+        return {number for number, each in enumerate(has_kv) if each}
+
+    def _place(self, pieces: Sequence[_Piece], injected: Collection[int]) -> None:
+        """Lay out the tokens of a join, of which those are seen that are ``injected``."""
         furthest = self._next_positions[-1] - 1
         for number, piece in enumerate(pieces):
             position = self._next_positions[-1]
             if self._way.merge == "overlap":
                 position = self._overlapping(piece, position, furthest)
-            if piece.child is not None and piece.has_kv and number < num_seen:
+            if piece.child is not None and number in injected:
                 self._see(self._moved(piece.child, piece.place, position), position)
             else:
                 self._compute_at(position)
@@ -193,6 +202,7 @@ class _Layout:
 
     def _moved(self, child: "_Layout", place: int, position: int) -> int:
         """A row for ``position`` with what a child has computed at ``place``."""
+        child._extend_to(place + 1)  # It may have computed its last token, too.
         row, shift = self._table.last(child._contexts[place + 1]), position - child._position(place)
         if shift and self._way.moving == "copied":
             return self._table.copied(row, position)
@@ -210,11 +220,12 @@ class _Layout:
                 laid_out = self._laid_out(child)
                 yield from (_Piece(laid_out, child.index_of(each)) for each in positions)
 
-    def _start_over(self, num_tokens: int) -> None:
-        """Compute the first ``num_tokens`` from the context alone, at the same positions. Their children have seen the
-        former rows."""
+    def _start_over(self, num_output: int) -> None:
+        """Compute all up to the first ``num_output`` output tokens from the context alone, at the same positions. Their
+        children have seen the former rows."""
+        num_tokens = self._index_of(num_output)
         for child in self._tree.children:
-            if child.num_shared <= num_tokens:
+            if child.num_shared <= num_tokens and child.spawn_position <= num_output:
                 self._laid_out(child)
         *positions, following = map(self._position, range(num_tokens + 1))
         self._contexts, self._next_positions, self._seen = [NOTHING], [0], set()
@@ -227,10 +238,6 @@ class _Layout:
             self._children[child.name] = _Layout(child, self._way, self._table, self)
             self._children[child.name].lay_out()
         return self._children[child.name]
-
-    def _has_kv(self, index: int) -> bool:
-        """Whether an engine has KV for the parent of the token at ``index`` of the context when the sequence ends."""
-        return self._tree.has_kv_for_parent and index < self._index_of(self._tree.last_sampled)
 
     def _index_of(self, position: int) -> int:
         """The index in the context, as far as it is laid out, of an output token after all cuts so far."""

@@ -65,6 +65,7 @@ def _completion(name: str, prompt: Sequence[int], given: Any) -> Completion:
         given.joins,
         given.children,
         given.has_older_kv,
+        given.recomputed_at,
     )
 
 
@@ -84,6 +85,7 @@ def _tree_of(completion: Completion) -> TokenTree:
         logprobs=completion.logprobs,
         children=_of_children(completion.children, len(completion.prompt_token_ids), completion.joins),
         has_older_kv=completion.has_older_kv,
+        recomputed_at=completion.recomputed_at,
     )
 
 
@@ -112,6 +114,7 @@ def _of_child(child: ChildOutput, num_context: int) -> TokenTree:
         children=_of_children(child.children, child.num_shared + len(child.prefix_token_ids), child.joins),
         spawn_position=child.spawn_position,
         has_older_kv=child.has_older_kv,
+        recomputed_at=child.recomputed_at,
     )
 
 

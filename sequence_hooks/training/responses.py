@@ -24,6 +24,7 @@ class Completion(NamedTuple):
     joins: tuple[Join, ...]
     children: tuple[ChildOutput, ...]
     has_older_kv: bool
+    recomputed_at: tuple[int, ...]
 
 
 def completions_of(response: Any, prompt_token_ids: Sequence[int] | None) -> Iterator[Completion]:
@@ -57,6 +58,7 @@ def _completion_of(name: str, choice: Mapping[str, Any], prompt_token_ids: Seque
         msgspec.convert(choice.get("joins", ()), tuple[Join, ...]),
         msgspec.convert(choice.get("children", ()), tuple[ChildOutput, ...]),
         bool(choice.get("has_older_kv")),
+        tuple(choice.get("recomputed_at") or ()),
     )
 
 

@@ -53,6 +53,9 @@ class TokenTree:
     """See `sequence_hooks.results.ChildOutput`. After new weights it may have attended to KV of older ones, which no
     forward pass computes."""
 
+    recomputed_at: tuple[int, ...] = ()
+    """How many output tokens it had whenever its KV was given up with what had been injected, and computed again."""
+
     is_written: bool = False
     """Whether it was written as text: its joins say what an engine would prefill, and none has merged anything."""
 

@@ -99,6 +99,9 @@ class Branch(Generic[S]):
         self.injected: InjectedKV | None = None
         """Which of its KV was injected; None if all of it is computed from its own context."""
 
+        self.recomputed_at: list[int] = []
+        """How many output tokens it had whenever it gave up injected KV."""
+
         self.positions: Positions = PLAIN
         """The positions of its context, regardless of which KV it has."""
 

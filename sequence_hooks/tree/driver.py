@@ -260,7 +260,9 @@ class ForkJoinDriver(Generic[E]):
         injected = None if ends else self._inject(branch, children, merge)
         num_injected = 0 if injected is None else len(injected.copies)
         num_prefill = 0 if ends else merge.num_context - num_computed - num_injected
-        self.trees.join(branch, children, merge, num_prefill, num_injected)
+        first = merge.num_context - merge.num_merged - merge.position
+        copied = () if injected is None else injected.ranges_of_copies(first)
+        self.trees.join(branch, children, merge, num_prefill, copied)
         if not ends:
             self._scheduler.enqueue_joined(branch)
         elif self.trees.end(branch, wait=self._at_end):

@@ -96,9 +96,7 @@ class Joined(_Event, frozen=True):
 
     num_cut: int
     num_prefill: int
-    num_injected: int
-    """Merged tokens that came with their KV."""
-
+    injected: tuple[tuple[int, int], ...]
     ends_as: Outcome | None
     """How the sequence ends with this join; None if it continues."""
 
@@ -110,6 +108,19 @@ class Joined(_Event, frozen=True):
     def num_merged(self) -> int:
         """Tokens that were appended to it."""
         return num_tokens(self.spans)
+
+    @property
+    def num_injected(self) -> int:
+        """Merged tokens that came with their KV."""
+        return sum(end - start for start, end in self.injected)
+
+
+class Recomputed(_Event, frozen=True):
+    """A sequence has given up all KV, with what was injected, and its context is computed again from its tokens."""
+
+    request_id: str
+    position: int
+    """How many output tokens it has."""
 
 
 class Assembled(_Event, frozen=True):
@@ -124,7 +135,7 @@ class Assembled(_Event, frozen=True):
     of its descendants."""
 
 
-TreeEvent = Spawned | Limited | Blocked | Ended | Aborted | Cancelled | Joined | Assembled
+TreeEvent = Spawned | Limited | Blocked | Ended | Aborted | Cancelled | Joined | Recomputed | Assembled
 
 
 class TreeObserver(Protocol):

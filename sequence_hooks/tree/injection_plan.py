@@ -59,6 +59,12 @@ class InjectedKV:
         """Tokens at the front whose KV is kept or given up as a whole."""
         return maxsize if self.glue else self.end
 
+    def ranges_of_copies(self, first: int) -> tuple[tuple[int, int], ...]:
+        """The tokens whose copies are still to be made: from, to (exclusive), counted from the index ``first``."""
+        indices = [copy.parent_index - first for copy in self.copies]
+        runs = (list(run) for _, run in groupby(enumerate(indices), key=lambda item: item[1] - item[0]))
+        return tuple((run[0][1], run[-1][1] + 1) for run in runs)
+
     def for_child(self) -> "InjectedKV":
         """What a child that is forked now inherits; nothing of it is left to copy or prefill."""
         return InjectedKV(self.start, self.end)

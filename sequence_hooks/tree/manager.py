@@ -14,6 +14,7 @@ from typing import Generic
 
 from sequence_hooks.config.limits import Limits, RefusedBy
 from sequence_hooks.handlers import TokenHandler
+from sequence_hooks.results import Join
 from sequence_hooks.tree.branch import Branch, Phase, S
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.events import (
@@ -24,6 +25,7 @@ from sequence_hooks.tree.events import (
     Ended,
     Joined,
     Limited,
+    Recomputed,
     Spawned,
     TreeEvent,
     TreeObserver,
@@ -185,8 +187,24 @@ class DependencyManager(Generic[S]):
         self.stats.num_cancelled += 1
         self._tell(branch, Cancelled(branch.request_id))
 
+    def discard_injected(self, branch: Branch[S]) -> None:
+        """Record that a sequence has given up all of its KV; its callers are told of it if any was injected."""
+        if branch.injected is not None:
+            branch.discard_injected()
+            self.recompute(branch, len(branch.sequence.output_token_ids))
+
+    def recompute(self, branch: Branch[S], position: int) -> None:
+        """Record that a sequence with so many output tokens computes its context again, in which KV was injected."""
+        branch.recomputed_at.append(position)
+        self._tell(branch, Recomputed(branch.request_id, position))
+
     def join(
-        self, branch: Branch[S], children: Sequence[Branch[S]], merge: Merge, num_prefill: int, num_injected: int
+        self,
+        branch: Branch[S],
+        children: Sequence[Branch[S]],
+        merge: Merge,
+        num_prefill: int,
+        injected: tuple[tuple[int, int], ...] = (),
     ) -> None:
         """Record that a BLOCKED branch got what it waited for, and that the engine has appended it.
 
@@ -196,7 +214,7 @@ class DependencyManager(Generic[S]):
             children: The children whose results it got.
             merge: What `sequence_hooks.tree.rules.join` returned.
             num_prefill: Tokens to compute before the next one can be sampled; 0 if it ends with the join.
-            num_injected: How many of the merged tokens came with their KV.
+            injected: Which output tokens came with their KV: from, to (exclusive).
         """
         self._require(branch, "blocked", "join")
         branch.settle(children)
@@ -211,14 +229,14 @@ class DependencyManager(Generic[S]):
         branch.outcome = branch.outcome or merge.outcome
         branch.finished_at_join = branch.outcome is not None
         if is_merged:
-            self._note_join(branch, children, merge, num_prefill)
+            self._note_join(branch, children, merge, merge.as_join(num_prefill, injected))
         event = Joined(
             request_id=branch.request_id,
             children=tuple(child.request_id for child in children),
             spans=merge.spans,
             num_cut=merge.num_cut,
             num_prefill=num_prefill,
-            num_injected=num_injected,
+            injected=injected,
             ends_as=merge.outcome,
             error=merge.error,
             num_replaced=merge.num_replaced,
@@ -294,8 +312,7 @@ class DependencyManager(Generic[S]):
         self.recheck(branch)
         self._tell(branch, Blocked(branch.request_id, wait.waits_for, wait.numbers, wait.join_when))
 
-    def _note_join(self, branch: Branch[S], children: Sequence[Branch[S]], merge: Merge, num_prefill: int) -> None:
-        join = merge.as_join(num_prefill)
+    def _note_join(self, branch: Branch[S], children: Sequence[Branch[S]], merge: Merge, join: Join) -> None:
         branch.joins.append(join)
         if merge.num_replaced:
             branch.replace_last(merge.num_replaced, merge.position)

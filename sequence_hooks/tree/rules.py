@@ -126,10 +126,10 @@ class Merge:
         """Tokens at the front of the context that are the same after the join."""
         return self.num_context - self.num_merged
 
-    def as_join(self, num_prefill: int) -> Join:
+    def as_join(self, num_prefill: int, injected: tuple[tuple[int, int], ...]) -> Join:
         """What the parent's caller is told of it."""
         counts = self.position, self.num_merged, self.num_cut, self.num_context, num_prefill
-        return Join(*counts, self.error, self.num_replaced)
+        return Join(*counts, self.error, self.num_replaced, injected)
 
 
 def decide(

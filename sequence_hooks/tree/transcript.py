@@ -129,6 +129,7 @@ def set_tree(completion: TreeFields, branch: Branch[N]) -> None:
     completion.tree_tokens = tokens_of(branch)
     completion.limits_met = tuple(branch.tree.limits_met)
     completion.has_older_kv = _has_older_kv(branch)
+    completion.recomputed_at = tuple(branch.recomputed_at)
 
 
 def _has_older_kv(branch: Branch[N]) -> bool:
@@ -191,4 +192,5 @@ def _child_output(child: Branch[N]) -> ChildOutput:
         finished_time=child.finished_time,
         label=spec.label,
         has_older_kv=_has_older_kv(child),
+        recomputed_at=tuple(child.recomputed_at),
     )

@@ -19,7 +19,8 @@ from sequence_hooks.kv.eviction import (
 )
 from sequence_hooks.kv.step_costs import StepCosts
 from sequence_hooks.tree.events import Ended, TreeEvent
-from vllm.core.hooked_sequence import V0Branch, branch_of_seq, injected_into
+from sequence_hooks.tree.manager import DependencyManager
+from vllm.core.hooked_sequence import V0Branch, V0Sequence, branch_of_seq, injected_into
 from vllm.core.kept import KeptKV
 from vllm.core.priority_order import PriorityOrder
 from vllm.core.recorder import SchedulerRecorder
@@ -37,6 +38,7 @@ class KVEvictor:
         self,
         blocks: SharedBlocks,
         kept: KeptKV,
+        trees: DependencyManager[V0Sequence],
         policy: BlockedKVPolicy,
         order: PriorityOrder,
         recorder: SchedulerRecorder,
@@ -56,6 +58,7 @@ class KVEvictor:
 
         self._blocks = blocks
         self._kept = kept
+        self._trees = trees
         self._policy = policy
         self._order = order
         self._recorder = recorder
@@ -122,7 +125,7 @@ class KVEvictor:
         branch = branch_of_seq(seq)
         if branch is not None and num_kept == 0 and branch.injected is not None:
             self._kept.release(branch)
-            branch.discard_injected()
+            self._trees.discard_injected(branch)
         if seq.status != SequenceStatus.RUNNING:
             self._recorder.evicted(group.request_id, "discard", num_computed - num_kept)
 

@@ -82,11 +82,11 @@ class HookScheduler(AdmittingScheduler):
         """Attach the hooks, before the first request. The ``observer`` is told of each event of a tree."""
         path, policy = special_kwargs.record_to, special_kwargs.blocked_kv_policy
         self.observe(NO_RECORDER if path is None else Recorder(path, self.clock))
-        self.evictor = KVEvictor(self._blocks, self._kept, policy, self._priorities, self.recorder)
         observers = self.recorder, self._estimate, self._admission, observer
         num_recent = NUM_RECENT if special_kwargs.live_page else 0
         self.driver = ForkJoinDriver(special_kwargs, triggers, sequences, self, log, vocab_size, observers, num_recent)
         self.trees = self.driver.trees
+        self.evictor = KVEvictor(self._blocks, self._kept, self.trees, policy, self._priorities, self.recorder)
         self._injects_kv = special_kwargs.injects_kv
 
     def add_seq_group(self, seq_group: SequenceGroup) -> None:
@@ -120,7 +120,7 @@ class HookScheduler(AdmittingScheduler):
             if self._blocks.fork(parent.sequence.seq, child.sequence.seq, child.spec.num_shared):
                 self.forked.append(child, group)
             else:
-                child.discard_injected()
+                self.trees.discard_injected(child)
                 alone.append(group)
         self.waiting.extendleft(reversed(alone))
 

@@ -100,8 +100,6 @@ class TreeKVManager(KVCacheManager):
         branch = self._branches.get(request.request_id)
         if branch is None:
             return found
-        # It computes the rest from its tokens, at the positions that they had.
-        branch.discard_injected()
         return cut_hit(self, found, branch.positions.num_plain, self._scheduler.block_size)
 
     def send(self, output: SchedulerOutput, requests: Mapping[str, Request]) -> None:

@@ -37,6 +37,7 @@ from sequence_hooks.v1.core.paused import PausedScheduler
 from sequence_hooks.v1.core.queues import held_back, leave_queues, remove_glue
 from sequence_hooks.v1.core.recorder import SchedulerRecorder
 from sequence_hooks.v1.core.requests import begin_session, discard_in_flight, limit_tokens, make_private
+from sequence_hooks.v1.core.resumptions import Resumptions
 from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence, num_written, params_of
 from sequence_hooks.v1.core.stats import CoreStats, count_requests
 from sequence_hooks.v1.settings import has_private_caching, is_of_server
@@ -98,6 +99,7 @@ class HookScheduler(PausedScheduler):
         triggers = Triggers.of(hooks, children.tokenizer)
         self.driver = ForkJoinDriver[V1Sequence](hooks, triggers, children, self, log, children.vocab_size, observers)
         self.trees = self.driver.trees
+        self._resumptions = Resumptions(self.driver, self._pending_step, logger)
         if has_outlines(hooks) and is_of_server(self.vllm_config):
             children.compile(regexes(hooks))
 
@@ -114,12 +116,13 @@ class HookScheduler(PausedScheduler):
                 make_private(request, self._admission.order.num_arrived)
             super().add_request(request)
             return
-        self._pending_step.begin()
-        try:
-            self.driver.resume(*resumption)
-        except ValueError as error:
-            # The front end has checked it: the sequence was aborted meanwhile.
-            logger.debug("%s", error)
+        self._resumptions.append(*resumption)
+        self._resumptions.carry_out(self.pause_state)
+
+    def set_pause_state(self, pause_state: PauseState) -> None:
+        """As upstream; sequences that were resumed during a pause go on after it."""
+        super().set_pause_state(pause_state)
+        self._resumptions.carry_out(pause_state)
 
     def has_requests(self) -> bool:
         """As upstream, and while there are events to send. If all sequences wait for a caller, the engine sleeps."""
@@ -147,6 +150,10 @@ class HookScheduler(PausedScheduler):
         fork = self.kv.forks.of(request)
         if fork is not None:
             return *fork, 0, False
+        branch = self.branches.get(request.request_id)
+        if branch is not None:
+            # It computes its context from its tokens, at the positions that they had.
+            self.trees.discard_injected(branch)
         return self.kv.cut_hit(request, super()._get_local_prefix_cache_hit(request, *args))
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:

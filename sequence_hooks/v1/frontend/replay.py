@@ -21,6 +21,7 @@ from sequence_hooks.tree.events import (
     Ended,
     Joined,
     Limited,
+    Recomputed,
     Spawned,
     TreeObserver,
 )
@@ -91,6 +92,8 @@ class Replay:
                 self.trees.limit(branch, event.limit)
             case Joined():
                 self._join(branch, event)
+            case Recomputed():
+                self.trees.recompute(branch, event.position)
             case Ended():
                 assert logged.text_end is not None
                 branch.sequence.outcome, branch.sequence.finish_reason = event.outcome, logged.text_end.finish_reason
@@ -132,7 +135,7 @@ class Replay:
             error=event.error,
         )
         children = [self.branches[child] for child in event.children]
-        self.trees.join(branch, children, merge, event.num_prefill, event.num_injected)
+        self.trees.join(branch, children, merge, event.num_prefill, event.injected)
 
     def _named(self, span: Span) -> Span:
         """What the engine tells, with the names that its caller knows."""
