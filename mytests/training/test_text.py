@@ -66,9 +66,9 @@ def test_a_child_starts_where_its_fork_is_written() -> None:
     ("pieces", "joins"),
     [
         # As of an engine that has injected all KV it could: the child has not computed its last token.
-        (PIECES, [(3, 3, 0, 8, 2, None, 0)]),
+        (PIECES, [(3, 3, 0, 8, 2, None, 0, ())]),
         # At the end nothing is prefilled.
-        (PIECES[:4], [(3, 2, 0, 7, 0, None, 0)]),
+        (PIECES[:4], [(3, 2, 0, 7, 0, None, 0, ())]),
         # An empty result is no segment, and merges nothing.
         ((SampledText("P"), Fork(child("a", "")), ResultOf("a"), SampledText("~")), []),
     ],

@@ -117,7 +117,9 @@ def _rows(tree: TokenTree, shared: Sequence[int]) -> Iterator[PlainRow]:
 
 def _replaces(tree: TokenTree, join: Join) -> bool:
     """Whether a join has cut the context; raises a `ValueError` if it has injected KV."""
-    if join.injected:
+    is_injected = not tree.is_written and not join.num_replaced and 0 < join.num_prefill <= join.num_merged
+    # Answers of older servers do not name what was injected.
+    if join.injected or is_injected:
         raise ValueError(
             f"{tree.name} got KV of its children at its join at {join.position}, which no causal row computes; use "
             "lay_out, or an engine that concatenates"
