@@ -319,7 +319,8 @@ class _Replay:
 
 
 def _runs(segments: Iterable[Segment], are_replaced: Sequence[bool]) -> list[Segment]:
-    """``segments`` of tokens of which some are replaced, with no two next to each other that could be one."""
+    """``segments`` of tokens of which some are replaced, with no two next to each other that could be one; without
+    versions of weights, which are not changed."""
     runs: list[Segment] = []
     for segment in segments:
         for position in range(segment.start, segment.end):
@@ -330,7 +331,7 @@ def _runs(segments: Iterable[Segment], are_replaced: Sequence[bool]) -> list[Seg
             if last and is_next and (last.origin, last.child, last.is_replaced) == of:
                 runs[-1] = replace(last, end=position + 1)
             else:
-                runs.append(replace(segment, start=position, end=position + 1, is_replaced=is_replaced))
+                runs.append(Segment(position, position + 1, segment.origin, segment.child, is_replaced))
     return runs
 
 
