@@ -12,7 +12,7 @@ from functools import cache
 from itertools import chain
 from typing import Any
 
-from pydantic import PrivateAttr
+from pydantic import Field
 
 from sequence_hooks.serving.outlines.forms import Chat, Form, Response
 from sequence_hooks.serving.outlines.requests import (
@@ -164,9 +164,7 @@ async def tokens_response(upstream: Callable[..., Any], *args: Any, **kwargs: An
     trees = [tree_of(completion) for completion in results[0].outputs] if hasattr(response, "choices") else []
     if not any(trees):
         return response
-    told = _telling(type(response)).model_construct(**dict(response))
-    told._trees = trees
-    return told
+    return _telling(type(response)).model_construct(**dict(response), trees=trees)
 
 
 async def tokens_stream(upstream: Callable[..., Any], *args: Any, **kwargs: Any) -> AsyncGenerator[str, None]:
@@ -183,11 +181,11 @@ def _telling(kind: type) -> Any:
     """The class of a response whose choices take no other fields, which adds their trees to its body."""
 
     class Telling(kind):  # type: ignore[misc]
-        _trees: list[dict[str, Any]] = PrivateAttr(default_factory=list)
+        trees: list[dict[str, Any]] = Field(exclude=True)
 
         def model_dump(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
             body: dict[str, Any] = super().model_dump(*args, **kwargs)
-            for choice, tree in zip(body["choices"], self._trees, strict=True):
+            for choice, tree in zip(body["choices"], self.trees, strict=True):
                 choice.update(tree)
             return body
 
