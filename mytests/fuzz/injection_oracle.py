@@ -118,7 +118,9 @@ class Layout:
         self.leads: dict[int, int] = {}
         """How much further than its index the next position is, by how many tokens its output has then."""
 
-        self.num_injected = 0
+        self.injected: set[int] = set()
+        """The tokens of its output that a join has injected."""
+
         self.has_lost_injected = False
         self._injected: Injected = parent._injected if parent is not None and self.tokens else Injected()
         self._last = Last(0, 0)
@@ -127,6 +129,10 @@ class Layout:
         for token_id in node.prompt[len(self.tokens) :]:
             self._append(token_id)
         self._replay()
+
+    @property
+    def num_injected(self) -> int:
+        return len(self.injected)
 
     @property
     def num_computed(self) -> int:
@@ -186,6 +192,7 @@ class Layout:
             elif overlaps and piece.is_last:
                 self.next_position = furthest + 1
             if injects and piece.source is not None and is_there:
+                self.injected.add(join.position + number)
                 self.tokens.append(piece.source.at(self.next_position))
                 self.next_position += 1
             else:
@@ -193,7 +200,6 @@ class Layout:
             furthest = max(furthest, self.next_position - 1)
         self.next_position = furthest + 1
         if injects:
-            self.num_injected += sum(has_kv)
             self._injected = self._injected.until(len(self.tokens) - len(pieces), len(self.tokens))
         self.prefills.append(0 if ends else len(self.tokens) - num_kept - injects * sum(has_kv))
 

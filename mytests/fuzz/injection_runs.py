@@ -154,8 +154,11 @@ class InjectedRun(Run):
             if setup.architecture not in CACHED_OTHERWISE:
                 self._check_kv(each, rows)
             if not setup.async_output:
-                told = [join.num_prefill for join in each.node.output.joins]
+                joins = each.node.output.joins
+                told = [join.num_prefill for join in joins]
                 assert told == each.prefills, f"{each.node.name} should prefill {each.prefills}, not {told}"
+                injected = {position for join in joins for run in join.injected for position in range(*run)}
+                assert injected == each.injected, f"{each.node.name} should inject {each.injected}, not {injected}"
         return layout
 
     def lost(self, name: str, loss: Loss) -> None:

@@ -273,7 +273,9 @@ class _Replay:
         num_context = len(self.node.prompt) + len(self.context)
         prefills = {0} if ends else {num_context - kept for kept in self._kept(num_context, num_merged, replaces)}
         assert join.num_prefill in prefills, f"{self.node.name}: {join} should prefill {prefills}"
-        expected = Join(start, num_merged, num_cut, num_context, join.num_prefill, None, num_replaced)
+        # The oracle of injected KV knows which.
+        injected = join.injected if self.rules.hooks.injects_kv else ()
+        expected = Join(start, num_merged, num_cut, num_context, join.num_prefill, None, num_replaced, injected)
         assert join == expected, f"{self.node.name}: {join} should be {expected}"
         self.merged_text_end = len(self.text)
         self.in_a_row = self.position if num_merged or num_replaced else self.in_a_row
