@@ -96,6 +96,7 @@ class Server:
     recording: Path
     spans: Collector
     model: str = MODEL
+    has_peers: bool = False
 
     @property
     def client(self) -> OpenAI:
@@ -130,6 +131,18 @@ class Server:
         lines = [line for line in lines if all(f'{key}="{value}"' in line for key, value in labels.items())]
         return sum(float(line.split()[-1]) for line in lines)
 
+    def is_zero(self, name: str) -> bool:
+        """Whether one of vLLM's metrics is 0.
+
+        Each of several servers sets it when it hears of a step, and the last to hear of one may hear of an older one. A
+        request then lets them hear of more.
+        """
+        if self.metric(name) == 0:
+            return True
+        if self.has_peers:
+            self.choice(model=self.model, prompt="a", max_tokens=1)
+        return False
+
 
 def fields_for(mode: Mode, **fields: Any) -> dict[str, Any]:
     """The fields of `SpecialKwargs` that the tiny model was trained for, and those that are given."""
@@ -155,7 +168,7 @@ def hook_server(
         command += ["--otlp-traces-endpoint", spans.endpoint, *MORE_ROUTES, *options]
         settings: dict[str, Any] = {"log": log, "max_model_len": max_model_len, **ENVIRONMENT}
         with server(*command, use_v1=USE_V1, **settings) as address:
-            yield Server(address, log, recording, spans, model)
+            yield Server(address, log, recording, spans, model, "--api-server-count" in options)
 
 
 def arguments(**extra: Any) -> dict[str, Any]:

@@ -61,7 +61,11 @@ def server(
     with open(log or os.devnull, "wb") as output:
         process = subprocess.Popen(command, env=variables, stdout=output, stderr=subprocess.STDOUT)
         try:
-            _wait_until_healthy(address, process)
+            try:
+                _wait_until_healthy(address, process)
+            except AssertionError as error:
+                error.add_note(log.read_text()[-4000:] if log else "it has no log")
+                raise
             yield address
         finally:
             process.terminate()
@@ -71,7 +75,7 @@ def server(
 def _wait_until_healthy(address: str, process: "subprocess.Popen[bytes]") -> None:
     def answers() -> bool:
         assert process.poll() is None, f"the server ended with {process.returncode}"
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/health"):
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/health", timeout=60):
             return True
         return False
 

@@ -26,4 +26,4 @@ def nothing_is_left(served: Server) -> Iterator[None]:
     yield
     assert served.waiting() == []
     for name in IDLE_METRICS:
-        until(lambda: served.metric(name) == 0)  # noqa: B023
+        until(lambda: served.is_zero(name))  # noqa: B023

@@ -47,7 +47,7 @@ def test_who_is_blocked_is_shown_and_logged(served: Server) -> None:
         served.call("POST", "/v1/resume_sequence", json={"request_id": request_id})
         assert answer.result().finish_reason == "length"
     for name in IDLE_METRICS:
-        until(lambda: served.metric(name) == 0)  # noqa: B023
+        until(lambda: served.is_zero(name))  # noqa: B023
 
 
 def test_the_run_is_recorded(served: Server) -> None:
