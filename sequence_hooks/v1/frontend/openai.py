@@ -164,7 +164,8 @@ async def tokens_response(upstream: Callable[..., Any], *args: Any, **kwargs: An
     trees = [tree_of(completion) for completion in results[0].outputs] if hasattr(response, "choices") else []
     if not any(trees):
         return response
-    return _telling(type(response)).model_construct(**dict(response), trees=trees)
+    kind: Any = type(response)
+    return _telling(kind).model_construct(**dict(response), trees=trees)
 
 
 async def tokens_stream(upstream: Callable[..., Any], *args: Any, **kwargs: Any) -> AsyncGenerator[str, None]:
@@ -177,7 +178,7 @@ async def tokens_stream(upstream: Callable[..., Any], *args: Any, **kwargs: Any)
 
 
 @cache
-def _telling(kind: type) -> Any:
+def _telling(kind: Any) -> Any:
     """The class of a response whose choices take no other fields, which adds their trees to its body."""
 
     class Telling(kind):  # type: ignore[misc]
