@@ -62,12 +62,13 @@ def push_weights(engine: LLM, weights: dict[str, Any], version: str) -> None:
         engine.apply_model(lambda model: model.load_weights(weights.items()))
     else:
         engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights.items()})
-        engine.apply_model(_pack_tied_head)
+        engine.apply_model(pack_tied_head)
         if hasattr(engine.llm_engine, "set_weight_version"):
             engine.llm_engine.set_weight_version(version)
     engine.reset_prefix_cache()
 
 
-def _pack_tied_head(model: Any) -> None:
+def pack_tied_head(model: Any) -> None:
+    """Pack the head of a model whose embeddings are new."""
     # Neither a checkpoint nor named_parameters() names a tied head, and on a CPU it keeps its packed copy then.
     model.lm_head.quant_method.process_weights_after_loading(model.lm_head)

@@ -152,7 +152,7 @@ def test_an_engine_gets_weights_back(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, (prompt,) = open_engine(hooks_for("sync"), seed=0), held_out_prompts(1, 0, "sync")
     if not IS_FORK:
         with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="not the model's"):
-            patched.setattr(rl_loop, "_pack_tied_head", lambda model: None)
+            patched.setattr(rl_loop, "pack_tied_head", lambda model: None)
             train_on_rewards(engine, "tree", steps=1, prompts=2, samples=2)
     assert len(train_on_rewards(engine, "branch", steps=2, prompts=4, samples=4)) == 3
     (output,) = engine.generate([prompt], GREEDY, use_tqdm=False)
