@@ -114,12 +114,13 @@ bench-plugin-overhead = -m benchmarks.plugin_overhead
 bench-fairness = -m benchmarks.bench_fairness
 bench-speculation = -m benchmarks.speculation --language $(LANGUAGE)/model
 check-upstream = -m benchmarks.check_upstream
+rl = examples/rl_on_trees.py ## a tiny model learns from its trees, and its engine gets the weights, ten times
 train = examples/train_forkjoin.py
 fuzz X bench-quick bench-pressure bench-agreement bench-plugin bench-plugin-quick check-upstream train:
 	@$(QUIET) $(FORK) $($@) $(ARGS)
 
 bench-speculation: merge-language
-fuzz-plugin bench-plugin-overhead bench-speculation: plugin
+fuzz-plugin bench-plugin-overhead bench-speculation rl: plugin
 	@export $(QUIET); $(PLUGIN) $($@) $(ARGS)
 
 fuzz-injection bench-fairness: setup plugin
@@ -137,7 +138,6 @@ WITH_BASE = @base=$(BASE); test -d "$$base" || exit 1; mkdir -p $(LANGUAGE); $(I
 
 language-model: plugin
 	@$(PLUGIN_PYTHON) -m build_tools.language_model
-
 $(LANGUAGE)/answers.jsonl: examples/forkjoin-language/questions/train.txt | .venv-plugin/.ready
 	$(WITH_BASE) $(PLUGIN_PYTHON) -W ignore examples/language_data.py $$base $@.part
 	@mv $@.part $@

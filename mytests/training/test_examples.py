@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import rl_loop
 import sft_on_trees
 import torch
 import train_notations
+from forkjoin_engine import GREEDY, IS_FORK, hooks_for, open_engine
 from forkjoin_packing import batches
 from forkjoin_reference import MODEL_FOLDER
-from forkjoin_task import Branch, Tree, training_trees
+from forkjoin_task import Branch, Tree, held_out_prompts, training_trees
 from notations import NOTATIONS, Notation
+from rl_on_trees import train as train_on_rewards
 from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -140,3 +143,18 @@ def test_trl_trains_on_the_same_batches() -> None:
     arguments = Namespace(steps=5, learning_rate=5e-3, trees=6, seed=0)
     sft_on_trees.train_with_trl(model, tokenizer, same, collate, arguments)
     assert model(**collate(same)).loss.item() < 0.9 * before
+
+
+@pytest.mark.full
+def test_an_engine_gets_weights_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each of two steps it samples with the model's weights, and says so. A loop whose engine still has some of
+    its old ones, as upstream's has in a tied head, ends."""
+    engine, (prompt,) = open_engine(hooks_for("sync"), seed=0), held_out_prompts(1, 0, "sync")
+    if not IS_FORK:
+        with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="not the model's"):
+            patched.setattr(rl_loop, "pack_tied_head", lambda model: None)
+            train_on_rewards(engine, "tree", steps=1, prompts=2, samples=2)
+    assert len(train_on_rewards(engine, "branch", steps=2, prompts=4, samples=4)) == 3
+    (output,) = engine.generate([prompt], GREEDY, use_tqdm=False)
+    versions = {each.weight_version for each in output.outputs[0].segments}
+    assert versions == ({None} if IS_FORK else {None, "branch 2"})
