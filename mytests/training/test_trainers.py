@@ -69,15 +69,15 @@ def test_verls_loop_returns_rows_of_a_tree(monkeypatch: pytest.MonkeyPatch) -> N
     for name in accumulate(("verl", ".experimental", ".agent_loop", ".agent_loop")):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
         vars(sys.modules[name]).update(interface)
-    example, asked = import_module("verl_on_trees"), list[Any]()
+    example, asked = import_module("verl_on_trees"), dict[str, Any]()
     choice = {"index": 0, "finish_reason": "stop", "token_ids": [ord("a")], "logprobs": [-0.5]}
     response = BytesIO(json.dumps({"request_id": "r", "choices": [choice]}).encode())
     monkeypatch.setenv("TREE_SERVER", "http://there")
-    monkeypatch.setattr(example, "urlopen", lambda request: (asked.append(request), response)[1])
+    monkeypatch.setattr(example, "urlopen", lambda request: asked.setdefault("request", request) and response)
     row = {"raw_prompt": ["p"], "reward_model": {"ground_truth": "a"}, "global_steps": 3}
     (output,) = asyncio.run(example.TreeAgentLoop().run({"temperature": 1.0, "logprobs": True}, **row))
     assert (output.response_ids, output.reward_score, output.extra_fields["max_global_steps"]) == ([ord("a")], 1.0, 3)
-    assert json.loads(asked[0].data)["sampling_params"]["extra_args"] == {"reads_trees": 1}
+    assert json.loads(asked["request"].data)["sampling_params"]["extra_args"] == {"reads_trees": 1}
     outputs = agent_loop_outputs(TREE, 0.75)
     rows = map(attrgetter("prompt_ids", "response_ids", "response_mask", "response_logprobs"), outputs)
     assert trained(rows) == TARGETS and outputs[-1].prompt_ids == characters("pp")
