@@ -4,7 +4,8 @@
 It is written for verl 0.9.1, whose own engine has neither hooks nor a place for a tree in what it returns. So the loop
 asks a server of yours, with ``flat_logprobs`` set to "refuse". It was run with verl's interface alone, and no trainer.
 
-Usage: `TREE_SERVER=http://localhost:8000`, and in verl's configuration
+Usage: `vllm serve MODEL --enable-scale-out --special-kwargs ...`, which opens the route for tokens;
+`TREE_SERVER=http://localhost:8000`, and in verl's configuration
 `actor_rollout_ref.rollout.agent.default_agent_loop=trees`, with this module imported by each worker.
 """
 
