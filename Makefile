@@ -127,7 +127,7 @@ fuzz-injection bench-fairness: setup plugin
 	@$(QUIET) $(FORK) $($@) $(ARGS)
 	@export $(QUIET); $(PLUGIN) $($@) $(ARGS)
 
-mutate mutate-plugin: setup plugin ## mutation score of the rules, or of ARGS='sequence_hooks.tree.rules.*'
+mutate mutate-plugin rl-trl: setup plugin ## mutation score of the rules, or of ARGS='sequence_hooks.tree.rules.*'
 	@.venv/bin/tox -q -e $@ -- $(ARGS)
 
 # A real language model, and one that is trained to fork and join. $(BASE) is the folder of the first.

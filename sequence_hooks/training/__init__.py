@@ -33,6 +33,7 @@ from sequence_hooks.training.text import (
     encoded,
 )
 from sequence_hooks.training.token_tree import TokenTree
+from sequence_hooks.training.trainers import agent_loop_outputs, trl_rollout
 
 __all__ = [
     "IGNORED",
@@ -54,6 +55,7 @@ __all__ = [
     "TreeBatch",
     "TreeRows",
     "additive_mask",
+    "agent_loop_outputs",
     "block_mask",
     "continuable",
     "continuing",
@@ -70,4 +72,5 @@ __all__ = [
     "plain_rows",
     "register_attention",
     "token_trees",
+    "trl_rollout",
 ]
