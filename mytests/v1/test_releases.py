@@ -17,6 +17,7 @@ from mytests.harness.v1.releases import RELEASE, since
 from sequence_hooks.tree.port import SchedulerPort
 from sequence_hooks.v1 import engine_args, plugin
 from sequence_hooks.v1.core.connected import ConnectedScheduler
+from sequence_hooks.v1.core.paused import PausedScheduler
 from sequence_hooks.v1.core.kv_manager import TreeKVManager
 from sequence_hooks.v1.core.scheduler import AsyncHookScheduler, HookScheduler
 from sequence_hooks.v1.releases import ANYWAY, MODULES, TESTED, check_release, installed, module_of
@@ -110,13 +111,14 @@ class TestScheduler:
     UPSTREAM = set(dir(AsyncScheduler))
 
     def test_a_release_has_no_class_between(self) -> None:
-        """Whatever it needs is in one class; between it and ours is what a KV connector needs."""
-        assert HookScheduler.__bases__ == (ConnectedScheduler,)
+        """Whatever it needs is in one class; between it and ours is what pauses and a KV connector need."""
+        assert HookScheduler.__bases__ == (PausedScheduler,)
+        assert PausedScheduler.__bases__ == (ConnectedScheduler,)
         assert ConnectedScheduler.__bases__ == (installed.ReleaseScheduler,)
         assert installed.ReleaseScheduler.__bases__ == (Scheduler,)
         # Upstream's asynchronous one lies between upstream's and ours.
         between = AsyncHookScheduler.__mro__[1 : AsyncHookScheduler.__mro__.index(AsyncScheduler)]
-        assert between == (HookScheduler, ConnectedScheduler, installed.ReleaseScheduler)
+        assert between == (HookScheduler, PausedScheduler, ConnectedScheduler, installed.ReleaseScheduler)
 
     def test_no_name_of_ours_is_upstreams(self) -> None:
         """A release that adds one of them would have it overridden by accident."""
@@ -129,6 +131,7 @@ class TestScheduler:
         targets = self.UPSTREAM | STAND_INS
         assert defined_in(HookScheduler) - PORT - OWN <= targets
         assert defined_in(ConnectedScheduler) - {"num_unfinished"} <= targets
+        assert defined_in(PausedScheduler) - {"_has_cleared", "_has_older_kv", "_tell_of_older_kv"} <= targets
         assert defined_in(installed.ReleaseScheduler) <= targets | OF_RELEASES
 
     def test_no_attribute_of_ours_is_upstreams(self) -> None:
