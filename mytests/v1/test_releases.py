@@ -17,8 +17,8 @@ from mytests.harness.v1.releases import RELEASE, since
 from sequence_hooks.tree.port import SchedulerPort
 from sequence_hooks.v1 import engine_args, plugin
 from sequence_hooks.v1.core.connected import ConnectedScheduler
-from sequence_hooks.v1.core.paused import PausedScheduler
 from sequence_hooks.v1.core.kv_manager import TreeKVManager
+from sequence_hooks.v1.core.paused import PausedScheduler
 from sequence_hooks.v1.core.scheduler import AsyncHookScheduler, HookScheduler
 from sequence_hooks.v1.releases import ANYWAY, MODULES, TESTED, check_release, installed, module_of
 from sequence_hooks.v1.startup import prepare
