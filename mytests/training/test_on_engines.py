@@ -134,7 +134,7 @@ def test_contexts_that_are_cut(merge: Merge, moving: Moving) -> None:
 
 
 LOSSES: dict[str, tuple[int, type[Run], tuple[int, ...]]] = {
-    "pressure": (4, Run, (1, 2)),
+    "pressure": (4, Run, (1, 2, 3)),
     "resets": (400, ResettingRun, (1, 3)),
 }
 """Spare blocks, how the engine is run, and which histories lose injected KV that way."""
@@ -151,7 +151,7 @@ def test_injected_kv_that_is_lost(name: str, merge: Merge, moving: Moving) -> No
         outputs = outputs_of(history, run_type)
         total += num_compared(outputs, merge, moving, model_folder())
         trees += [tree for output in outputs for root in token_trees(output) for tree in root.walk()]
-    assert total > 150 and sum(len(tree.recomputed_at) for tree in trees) > 2
+    assert total > 150 and sum(len(tree.recomputed_at) for tree in trees) > 0
     assert any(join.injected for tree in trees for join in tree.joins)
 
 
