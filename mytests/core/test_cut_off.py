@@ -39,6 +39,7 @@ def test_what_cannot_be_told_is_refused() -> None:
     """A wrong number, and hooks whose tokens say nothing about what was joined."""
     for asked, fields, message in (
         (3, {}, "continues is 3, and the prompt has 2 tokens; give the number of its last"),
+        (10**5000, {}, "continues is <an integer of .* bits>, and the prompt has 2 tokens"),
         (True, {}, "continues is True; use an integer of at least 0"),
         (2, OTHERS, "this engine has hooks other than tokens for promise and sync"),
     ):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from sequence_hooks.config.limits import Limits
 from sequence_hooks.config.special_kwargs import SpecialKwargs
+from sequence_hooks.text.messages import abbreviated
 
 _SPAWNS_NOTHING = "a promise in a prompt spawns nothing, and results of its children do not follow it"
 _WAYS_OUT = (
@@ -50,8 +51,8 @@ def _check_continued(special_kwargs: SpecialKwargs, num_tokens: int, prompt_toke
     start = len(prompt_token_ids) - num_tokens
     if start < 0:
         raise ValueError(
-            f"extra_args: continues is {num_tokens}, and the prompt has {len(prompt_token_ids)} tokens; give the "
-            "number of its last tokens that are a cut-off answer"
+            f"extra_args: continues is {abbreviated(num_tokens)}, and the prompt has {len(prompt_token_ids)} tokens; "
+            "give the number of its last tokens that are a cut-off answer"
         )
     if num_tokens and (special_kwargs.named_handlers or special_kwargs.promise_token is not None):
         raise ValueError(
