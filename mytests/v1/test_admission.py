@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from sequence_hooks import SpecialKwargs
-from sequence_hooks.v1 import plugin
-from sequence_hooks.v1.frontend import input_processor
+from sequence_hooks.v1 import plugin, request_checks
 from sequence_hooks.v1.frontend.input_processor import HookInputProcessor
 from sequence_hooks.v1.frontend.openai import request_trees
 from sequence_hooks.v1.prior_output import PRIOR_OUTPUT
@@ -91,9 +90,9 @@ def test_what_hooks_tell_the_core_and_the_worker_cannot_come_from_a_user(name: s
 def test_what_trainers_may_do_wrong_is_told_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """See `mytests.core.test_flat_logprobs` and `test_cut_off`; a prompt of other than tokens is up to upstream."""
     processor, told = HookInputProcessor.__new__(HookInputProcessor), list[str]()
-    monkeypatch.setattr(input_processor.logger, "warning_once", told.append)
+    monkeypatch.setattr(request_checks.logger, "warning_once", told.append)
     processor.special_kwargs = HOOKS
-    processor._check_extra_args(SamplingParams(logprobs=0))
+    request_checks.check_extra_args(HOOKS, SamplingParams(logprobs=0))
     monkeypatch.setattr(InputProcessor, "process_inputs", lambda processor, given: given)
     for tokens in (None, [5], [1]):
         assert len(told) == 1

@@ -14,6 +14,7 @@ from mytests.harness.characters import PROMISE, SYNC
 from mytests.harness.v1.configuration import config_with
 from mytests.harness.v1.releases import since
 from sequence_hooks.v1.core.kv_groups import check_kv_groups
+from sequence_hooks.v1.settings import has_flat_front_end
 from sequence_hooks.v1.startup import prepare
 from vllm.config import ModelConfig
 from vllm.usage.usage_lib import UsageContext
@@ -144,11 +145,26 @@ def test_kv_is_not_injected_by_another_scheme_of_dimensions(monkeypatch: pytest.
         prepare(config_with(INJECT))
 
 
-def test_another_front_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would leave out what joins append, and say nothing."""
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"sync_resume": "manual"}, "sync_resume is 'manual'; leave it out, or unset VLLM_USE_RUST_FRONTEND"),
+        ({"live_page": True}, "live_page is True; leave it out, .* shows trees"),
+        ({"protocol": "skeleton"}, "protocol is 'skeleton'; leave it out, .* answers by outline"),
+    ],
+)
+def test_what_a_front_end_without_trees_cannot_do_is_refused(
+    fields: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a server alone: no other engine has it, whatever the environment says. Else the core is told of it."""
     monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "1")
-    with pytest.raises(ValueError, match="VLLM_USE_RUST_FRONTEND=1; unset it"):
-        prepare(config_with(HOOKS))
+    config = config_with(HOOKS)
+    prepare(config, UsageContext.LLM_CLASS)
+    assert not has_flat_front_end(config)
+    prepare(config, UsageContext.OPENAI_API_SERVER)
+    assert has_flat_front_end(config)
+    with pytest.raises(ValueError, match=message):
+        prepare(config_with(fields if "protocol" in fields else {**HOOKS, **fields}), UsageContext.OPENAI_API_SERVER)
 
 
 @pytest.mark.parametrize(("count", "rank", "begins"), [(1, 0, True), (2, -1, True), (2, 0, False), (2, 1, False)])

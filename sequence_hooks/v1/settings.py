@@ -28,6 +28,9 @@ SERVES = "sequence_hooks_serves"
 PRIVATE_CACHING = "sequence_hooks_private_caching"
 """The key in ``additional_config`` that says that no request may find the KV of another, set where caching is off."""
 
+FLAT_FRONT_END = "sequence_hooks_flat_front_end"
+"""The key in ``additional_config`` that says that the engine's front end knows no trees, set where it is started."""
+
 SCHEDULER = "sequence_hooks.v1.core.scheduler.HookScheduler"
 
 
@@ -84,6 +87,13 @@ def is_of_server(config: VllmConfig) -> bool:
     """Whether the engine was started for a server."""
     additional = config.additional_config
     return isinstance(additional, Mapping) and SERVES in additional
+
+
+def has_flat_front_end(config: VllmConfig) -> bool:
+    """Whether the engine's front end knows no trees, as upstream's in Rust, and takes one row of tokens for each
+    request."""
+    additional = config.additional_config
+    return isinstance(additional, Mapping) and FLAT_FRONT_END in additional
 
 
 def with_private_caching(arguments: Any, config: VllmConfig) -> Any:

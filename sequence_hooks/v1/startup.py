@@ -16,7 +16,15 @@ from sequence_hooks.v1.connectors import unsupported_connectors
 from sequence_hooks.v1.core.params import check_child, verify_params
 from sequence_hooks.v1.frontend.peers import choose_addresses
 from sequence_hooks.v1.releases.installed import unsupported
-from sequence_hooks.v1.settings import KEY, SCHEDULER, SERVES, has_private_caching, plain_fields, special_kwargs_of
+from sequence_hooks.v1.settings import (
+    FLAT_FRONT_END,
+    KEY,
+    SCHEDULER,
+    SERVES,
+    has_private_caching,
+    plain_fields,
+    special_kwargs_of,
+)
 from vllm.config import VllmConfig
 from vllm.logger import init_logger
 from vllm.tokenizers import cached_tokenizer_from_config
@@ -50,8 +58,10 @@ def prepare(config: VllmConfig, usage_context: UsageContext | None = None) -> No
     check_child_params(special_kwargs, config)
     fields = plain_fields(special_kwargs)
     assert isinstance(config.additional_config, dict)
-    serves = {SERVES: True} if usage_context == UsageContext.OPENAI_API_SERVER else {}
-    config.additional_config = {**config.additional_config, KEY: fields, **serves}
+    noted = {KEY: fields}
+    if usage_context == UsageContext.OPENAI_API_SERVER:
+        noted |= {SERVES: True} | ({FLAT_FRONT_END: True} if vllm.envs.VLLM_USE_RUST_FRONTEND else {})
+    config.additional_config = {**config.additional_config, **noted}
     logger.info("Sequence hooks are on: %s", fields)
     if has_private_caching(config):
         logger.info(
@@ -115,8 +125,6 @@ def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
          parallel.decode_context_parallel_size, "leave it at 1: a fork's last block would lie on several ranks"),
         (model.is_diffusion, "model", model.model, ONE_BY_ONE),
         (model.return_sampling_mask, "return_sampling_mask", True, "leave it out: a join's tokens have none"),
-        (vllm.envs.VLLM_USE_RUST_FRONTEND, "VLLM_USE_RUST_FRONTEND", 1,
-         "unset it: only upstream's front end in Python can tell of trees"),
         *unsupported_connectors(config),
         *unsupported(config),
     ]  # fmt: skip
@@ -150,10 +158,25 @@ def check_callers(special_kwargs: SpecialKwargs, config: VllmConfig, usage_conte
         raise_for_field(
             special_kwargs, "sync_resume", "use 'auto': LLM.generate could never return, because nobody can resume"
         )
+    if usage_context == UsageContext.OPENAI_API_SERVER and vllm.envs.VLLM_USE_RUST_FRONTEND:
+        check_flat_front_end(special_kwargs)
     if special_kwargs.record_to is not None and config.parallel_config.data_parallel_size > 1:
         raise_for_field(
             special_kwargs, "record_to", "leave it out, or use no data parallelism: a file holds one engine's run"
         )
+
+
+def check_flat_front_end(special_kwargs: SpecialKwargs) -> None:
+    """Raise a `ValueError` for fields that need a front end that knows trees."""
+    way_out = "leave it out, or unset VLLM_USE_RUST_FRONTEND: only upstream's front end in Python "
+    needs = (
+        (special_kwargs.sync_resume == "manual", "sync_resume", "has a route to resume"),
+        (special_kwargs.live_page, "live_page", "shows trees"),
+        (special_kwargs.has_outlines, "protocol", "answers by outline"),
+    )
+    for is_set, name, why in needs:
+        if is_set:
+            raise_for_field(special_kwargs, name, way_out + why)
 
 
 def starts_cores(config: VllmConfig) -> bool:

@@ -15,6 +15,7 @@ from mytests.harness.characters import EOS, ids
 from mytests.harness.stepped import Sampling, Tokens, chooser
 from mytests.harness.v1.characters import Detokenizable
 from mytests.harness.v1.configuration import surgical_config
+from mytests.harness.v1.flat import BothLogs
 from mytests.harness.v1.layers import spec_of
 from mytests.harness.v1.leftovers import assert_no_request_left, check_counts
 from mytests.harness.v1.offloading import carrier_of
@@ -30,7 +31,7 @@ from sequence_hooks.v1.frontend.outputs import RequestOutput
 from sequence_hooks.v1.frontend.stat_logger import HookStatLogger
 from sequence_hooks.v1.resuming import resumption
 from vllm.lora.request import LoRARequest
-from vllm.sampling_params import SamplingParams
+from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.engine import EngineCoreOutputs, EngineCoreRequest
@@ -46,7 +47,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 class SurgicalEngine(BaseEngine[RequestOutput]):
     """See the module's docstring."""
 
-    scheduler: HookScheduler = field(init=False, repr=False)
+    scheduler: Any = field(init=False, repr=False)
     worker: SimulatedWorker = field(init=False, repr=False)
     tokenizer: Any = field(default_factory=Detokenizable)
     prefix_caching: bool = True
@@ -95,8 +96,12 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
         kv = KVCacheConfig(self.num_blocks + 1, [], groups)
         grammars = StructuredOutputManager(config)
         children = ChildRequests.of(config, grammars, self.tokenizer or Detokenizable(), self.vocab_size)
+        self._logs, self._kinds = BothLogs(self.special_kwargs), dict[str, RequestOutputKind]()
         # The tokenizer of a test is not its model's.
-        with patch.object(ChildRequests, "of", return_value=children):
+        with (
+            patch.object(ChildRequests, "of", return_value=children),
+            patch(f"{HookScheduler.__module__}.event_log_of", return_value=self._logs),
+        ):
             self.scheduler = HookScheduler(config, kv, grammars, block_size=self.block_size, log_stats=self.log_stats)
         check_counts(self.scheduler)
         assert self.runner in ("first", "second")
@@ -138,6 +143,7 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
             priority=priority,
             external_req_id=request_id,
         )
+        self._kinds[request_id] = sampling_params.output_kind
         self.output_processor.add_request(new, prompt)
         request = Request.from_engine_core_request(new, self._hasher)
         self.scheduler.add_request(request)
@@ -263,6 +269,7 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
             self.step({})
         assert_no_request_left(self.scheduler, self.output_processor)
         assert not self.worker.tokens and not self.worker.tables
+        self._logs.assert_empty()
 
     def _chooser(self, tokens: Tokens) -> Callable[[str, list[int]], int]:
         choose = chooser(tokens)
@@ -291,6 +298,9 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
             processed = self.output_processor.process_outputs(chunk, outputs.timestamp, stats, **version)
             self.scheduler.finish_requests(processed.reqs_to_abort, RequestStatus.FINISHED_ABORTED)
             self.hand_out(processed.request_outputs)
+            for each in processed.request_outputs:
+                if each.finished:
+                    self._logs.check(each, self._kinds[each.request_id])
         if outputs.scheduler_stats is not None:
             self.scheduler_stats.append(outputs.scheduler_stats)
         if self.stat_logger is not None:

@@ -25,6 +25,7 @@ from sequence_hooks.v1.wire import (
 )
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
+from vllm.v1.request import Request
 
 
 class EventLog:
@@ -43,6 +44,10 @@ class EventLog:
 
     def __bool__(self) -> bool:
         return bool(self._events or self._outputs or self._older_kv)
+
+    def admits(self, request: Request) -> bool:
+        """Whether a new request is to be served: yes, as its front end has checked it."""
+        return True
 
     def begin_step(self) -> None:
         """Note that the events so far happened before the tokens of the next outputs."""

@@ -27,7 +27,7 @@ from sequence_hooks.tree.log import HookLog, OncePerRequest
 from sequence_hooks.v1.core import runs
 from sequence_hooks.v1.core.children import ChildRequests
 from sequence_hooks.v1.core.connector import TreeConnector
-from sequence_hooks.v1.core.event_log import EventLog
+from sequence_hooks.v1.core.flat_log import event_log_of
 from sequence_hooks.v1.core.integrity import check_blocks, check_queues, check_shares, held_blocks
 from sequence_hooks.v1.core.kv_groups import check_kv_groups
 from sequence_hooks.v1.core.kv_manager import TreeKVManager
@@ -80,7 +80,7 @@ class HookScheduler(PausedScheduler):
         hooks = children.special_kwargs
         check_kv_groups(self.kv_cache_config, hooks.injects_kv)
         self._recorder = SchedulerRecorder(hooks.record_to, self.kv_cache_manager, children.decode)
-        self._events = EventLog()
+        self._events = event_log_of(self.vllm_config, hooks)
         self.kv = TreeKVManager.adopt(self)
         self.kv.attach(self, hooks, self._recorder, self.branches, self.blocked)
         self._injection, self._kept = self.kv.injection, self.kv.kept
@@ -107,6 +107,8 @@ class HookScheduler(PausedScheduler):
 
     def add_request(self, request: Request) -> None:
         """As upstream; a front end's resumption of a sequence is not queued."""
+        if not self._events.admits(request):
+            return
         resumption = (params_of(request).extra_args or {}).get(RESUME)
         if resumption is None:
             self._recorder.arrived(request)
