@@ -20,10 +20,8 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 import torch
 from forkjoin_engine import MODEL_FOLDER, hooks_for, open_engine
 from forkjoin_task import EOS, is_correct, make_prompt, make_tree, parse_prompt, random_words, sort_letters
-from rl_loop import advantages_of, policy_step, push_weights
+from rl_loop import Task, train
 from transformers import AutoModelForCausalLM
-
-from vllm import LLM, SamplingParams
 
 Rewarded = Literal["tree", "branch"]
 NOISE = 0.2
@@ -46,30 +44,30 @@ def rewards_of(prompt: str, completion: Any, rewarded: Rewarded) -> list[float]:
     return [float(own), *(float(word is not None and result == sort_letters(word)) for result, word in pairs)]
 
 
-def train(engine: LLM, rewarded: Rewarded, steps: int, prompts: int, samples: int) -> list[float]:
-    """The share of right answers to the new prompts of each step, and after the last one."""
+def damaged_model() -> Any:
+    """The tiny model with noise on its matrices."""
     torch.manual_seed(0)
-    rng, curve = random.Random(0), []
-    # The engine's log-probabilities are the model's own at temperature 1, without top-k, top-p and penalties.
-    params = SamplingParams(temperature=1.0, n=samples, logprobs=0, max_tokens=40, skip_special_tokens=False)
-    params.extra_args = {"reads_trees": 1}
-    model: Any = AutoModelForCausalLM.from_pretrained(MODEL_FOLDER, attn_implementation="sdpa")
+    model = AutoModelForCausalLM.from_pretrained(MODEL_FOLDER, attn_implementation="sdpa")
     for weights in (each for each in model.parameters() if each.ndim == 2):
         weights.data += NOISE * weights.data.std() * torch.randn_like(weights.data)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.0)
-    for step in range(steps + 1):
-        push_weights(engine, dict(model.named_parameters()), f"{rewarded} {step}")
-        asked = [make_prompt(random_words(rng, held_out=False), "sync") for _ in range(prompts)]
-        outputs = engine.generate(asked, params, use_tqdm=False)
-        right = [is_correct(str(output.prompt), each.text) for output in outputs for each in output.outputs]
-        curve.append(sum(right) / len(right))
-        print(f"{rewarded}, step {step}: {curve[-1]:.2f} right", end="", flush=True)
-        advantages: dict[str, float] = {}
-        for output in outputs:
-            rewards = [rewards_of(str(output.prompt), each, rewarded) for each in output.outputs]
-            advantages |= advantages_of(output, rewards)
-        print(f", differs by {policy_step(model, outputs, advantages, optimizer):.0e}" if step < steps else "")
-    return curve
+    return model
+
+
+def task_of(rewarded: Rewarded, prompts: int, samples: int) -> Task:
+    """New prompts in each step, and as score the share of right answers."""
+    rng = random.Random(0)
+    return Task(
+        name=rewarded,
+        model=damaged_model(),
+        weights_of=lambda model: dict(model.named_parameters()),
+        prompts=lambda: [make_prompt(random_words(rng, held_out=False), "sync") for _ in range(prompts)],
+        rewards_of=lambda output, completion: rewards_of(str(output.prompt), completion, rewarded),
+        score_of=lambda output, completion: float(is_correct(str(output.prompt), completion.text)),
+        samples=samples,
+        max_tokens=40,
+        learning_rate=1e-4,
+        row_length=768,
+    )
 
 
 def main() -> None:
@@ -81,7 +79,7 @@ def main() -> None:
     arguments = parser.parse_args()
     engine = open_engine(hooks_for("sync"), seed=0)
     for rewarded in [arguments.rewards] if arguments.rewards else get_args(Rewarded):
-        train(engine, rewarded, arguments.steps, arguments.prompts, arguments.samples)
+        train(engine, task_of(rewarded, arguments.prompts, arguments.samples), arguments.steps)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from forkjoin_packing import batches
 from forkjoin_reference import MODEL_FOLDER
 from forkjoin_task import Branch, Tree, held_out_prompts, training_trees
 from notations import NOTATIONS, Notation
-from rl_on_trees import train as train_on_rewards
+from rl_on_trees import task_of
 from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -153,8 +153,8 @@ def test_an_engine_gets_weights_back(monkeypatch: pytest.MonkeyPatch) -> None:
     if not IS_FORK:
         with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="not the model's"):
             patched.setattr(rl_loop, "pack_tied_head", lambda model: None)
-            train_on_rewards(engine, "tree", steps=1, prompts=2, samples=2)
-    assert len(train_on_rewards(engine, "branch", steps=2, prompts=4, samples=4)) == 3
+            rl_loop.train(engine, task_of("tree", prompts=2, samples=2), steps=1)
+    assert len(rl_loop.train(engine, task_of("branch", prompts=4, samples=4), steps=2)) == 3
     (output,) = engine.generate([prompt], GREEDY, use_tqdm=False)
     versions = {each.weight_version for each in output.outputs[0].segments}
     assert versions == ({None} if IS_FORK else {None, "branch 2"})
