@@ -117,6 +117,7 @@ WHEN_ABORTED = {"r": "BLOCKED", "r_child_0": "RUNNING"}.items()
 
 AROUND: dict[str, tuple[SpecialKwargs, tuple[Any, ...], dict[str, Any]]] = {
     "a stop string": (SYNC_HOOKS, ("ab!cd.efSTOP", "ABC"), {"stop": ["ST"]}),
+    "a stop string before a promise": (SYNC_HOOKS, ("aST!cd.ef", "ABC"), {"stop": ["ST"]}),
     "a child's stop string": (SYNC_HOOKS, ("ab!cd.ef", "ABCSTOP"), {"stop": ["ST"]}),
     "a stop token": (SYNC_HOOKS, TWO, {"stop_token_ids": ids("d")}),
     "max_tokens": (SYNC_HOOKS, TWO, {"max_tokens": 7}),

@@ -102,7 +102,9 @@ class ForkJoinDriver(Generic[E]):
         limits = limits_of(self._special_kwargs, sequence.sampling_params.extra_args)
         return self.trees.add_root(sequence, limits)
 
-    def sampled(self, branch: Branch[E] | None, token: Sampled, add_root: Callable[[], Branch[E]]) -> Decision | None:
+    def sampled(
+        self, branch: Branch[E] | None, token: Sampled, add_root: Callable[[], Branch[E] | None]
+    ) -> Decision | None:
         """1. What a sampled token does; None if it is an ordinary one. A hook token that cannot do what its handler
         asks for is an ordinary one, too, and is logged.
 
@@ -110,7 +112,8 @@ class ForkJoinDriver(Generic[E]):
             branch: None for a request that has no tree. Its first hook token begins one, as does the last token that
                 its tree may sample.
             token: One of `Triggers.candidates`, or the last one that its request may sample.
-            add_root: Has the engine begin the tree of the request, which it does with the method of this name.
+            add_root: Has the engine begin the tree of the request, which it does with the method of this name. None if
+                the request has ended before this token, as its caller is going to find out.
         """
         match, num_output = None, len(token.context) - token.num_prompt_tokens
         if token.token_id in self.triggers.candidates:
@@ -124,7 +127,7 @@ class ForkJoinDriver(Generic[E]):
             if not limits.hooks or (match is None and not uses_up):
                 return None
             branch = add_root()
-        if match is None or not branch.tree.limits.hooks:
+        if branch is None or match is None or not branch.tree.limits.hooks:
             return None
         return self._decide(branch, token.token_id, match, token.context[token.num_prompt_tokens :])
 

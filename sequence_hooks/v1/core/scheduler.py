@@ -231,8 +231,12 @@ class HookScheduler(PausedScheduler):
         """As upstream, without the drafts of requests that were set aside or preempted meanwhile."""
         super().update_draft_token_ids(runs.drafts_of_running(draft_token_ids, self.requests))
 
-    def _begin_tree(self, request: Request) -> V1Branch:
-        branch = self.branches[request.request_id] = self.driver.add_root(self._children.sequence_of(request))
+    def _begin_tree(self, request: Request) -> V1Branch | None:
+        sequence = self._children.sequence_of(request)
+        if sequence.stop is not None:
+            # Its front end leaves out what follows its stop string, and aborts it.
+            return None
+        branch = self.branches[request.request_id] = self.driver.add_root(sequence)
         self._admission.begin_tree(branch, request)
         self._tell_of_older_kv(branch)
         return branch
