@@ -114,12 +114,11 @@ bench-plugin-overhead = -m benchmarks.plugin_overhead
 bench-fairness = -m benchmarks.bench_fairness
 bench-speculation = -m benchmarks.speculation --language $(LANGUAGE)/model
 check-upstream = -m benchmarks.check_upstream
-rl = examples/rl_on_trees.py ## a tiny model learns from its trees, and its engine gets the weights, ten times
+rl = examples/rl_on_trees.py ## a tiny model learns from its trees, ten times; rl-trl, and rl-language, by its adapter
 train = examples/train_forkjoin.py
 fuzz X bench-quick bench-pressure bench-agreement bench-plugin bench-plugin-quick check-upstream train:
 	@$(QUIET) $(FORK) $($@) $(ARGS)
 
-bench-speculation: merge-language
 fuzz-plugin bench-plugin-overhead bench-speculation rl: plugin
 	@export $(QUIET); $(PLUGIN) $($@) $(ARGS)
 
@@ -127,7 +126,7 @@ fuzz-injection bench-fairness: setup plugin
 	@$(QUIET) $(FORK) $($@) $(ARGS)
 	@export $(QUIET); $(PLUGIN) $($@) $(ARGS)
 
-mutate mutate-plugin rl-trl: setup plugin ## mutation score of the rules, or of ARGS='sequence_hooks.tree.rules.*'
+mutate mutate-plugin rl-trl: setup plugin ## a mutation score, or that of ARGS='sequence_hooks.tree.rules.*'
 	@.venv/bin/tox -q -e $@ -- $(ARGS)
 
 # A real language model, and one that is trained to fork and join. $(BASE) is the folder of the first.
@@ -138,6 +137,7 @@ WITH_BASE = @base=$(BASE); test -d "$$base" || exit 1; mkdir -p $(LANGUAGE); $(I
 
 language-model: plugin
 	@$(PLUGIN_PYTHON) -m build_tools.language_model
+
 $(LANGUAGE)/answers.jsonl: examples/forkjoin-language/questions/train.txt | .venv-plugin/.ready
 	$(WITH_BASE) $(PLUGIN_PYTHON) -W ignore examples/language_data.py $$base $@.part
 	@mv $@.part $@
@@ -149,25 +149,25 @@ $(LANGUAGE)/model/config.json: $(ADAPTER)/adapter_model.safetensors build_tools/
 language-data: $(LANGUAGE)/answers.jsonl
 merge-language: $(LANGUAGE)/model/config.json
 
-train-language: $(LANGUAGE)/answers.jsonl
-	@$(PLUGIN_PYTHON) -m pip install --quiet --no-deps --upgrade --target build/trainer -r requirements/language-trainer.txt
-	$(WITH_BASE):$(CURDIR)/build/trainer $(PLUGIN_PYTHON) -W ignore examples/train_language.py $$base \
-	  $(LANGUAGE)/answers.jsonl $(LANGUAGE)/adapter $(ARGS)
+build/trainer/.ready: requirements/language-trainer.txt | .venv-plugin/.ready
+	@$(PLUGIN_PYTHON) -m pip install --quiet --no-deps --upgrade --target build/trainer -r $<
+	@touch $@
 
 demo-language: merge-language ## a real language model forks and joins: three questions, their trees, and their times
 	@$(PLUGIN) examples/demo_language.py $(LANGUAGE)/model $(ARGS)
 
-score-language: merge-language
-	$(WITH_BASE) $(PLUGIN_PYTHON) -W ignore examples/measure_language.py $$base $(LANGUAGE)/model --page $(LANGUAGE)/score.md
+train-language = examples/train_language.py $$base $(LANGUAGE)/answers.jsonl $(LANGUAGE)/adapter
+score-language = examples/measure_language.py $$base $(LANGUAGE)/model --page $(LANGUAGE)/score.md
+bench-language = -m benchmarks.language $$base --trained $(LANGUAGE)/model --output $(CURDIR)/build/bench-language
+rl-language = examples/rl_on_language.py $$base $(LANGUAGE)/model
+train-language: $(LANGUAGE)/answers.jsonl
+train-language rl-language: build/trainer/.ready
+score-language bench-language rl-language bench-speculation agreement-language: merge-language
+train-language score-language bench-language rl-language:
+	$(WITH_BASE):$(CURDIR)/build/trainer $(PLUGIN_PYTHON) -W ignore $($@) $(ARGS)
 
-bench-language: merge-language
-	$(WITH_BASE) $(PLUGIN_PYTHON) -W ignore -m benchmarks.language $$base --trained $(LANGUAGE)/model \
-	  --output $(CURDIR)/build/bench-language $(ARGS)
-
-agreement: setup plugin
-agreement-language: setup merge-language
 agreement-language: ARGS = --language $(LANGUAGE)/model --count 50
-agreement agreement-language:
+agreement agreement-language: setup plugin
 	@$(FORK) examples/agreement.py answer $(CURDIR)/build/agreement/$@-fork.json $(ARGS)
 	@$(PLUGIN) examples/agreement.py answer $(CURDIR)/build/agreement/$@-plugin.json $(ARGS)
 	@$(FORK) examples/agreement.py compare build/agreement/$@-fork.json build/agreement/$@-plugin.json

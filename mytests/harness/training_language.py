@@ -34,11 +34,14 @@ def tree() -> TokenTree:
     return encoded(tree_of(ANSWER, "Why walk?\n", EOS), Characters().encode)
 
 
+def said(text: str, finish_reason: str = "stop") -> SimpleNamespace:
+    """A child that has sampled ``text``."""
+    return SimpleNamespace(finish_reason=finish_reason, result_token_ids=tuple(map(ord, text)))
+
+
 def completion(**changes: Any) -> SimpleNamespace:
     root = tree()
-    children = tuple(
-        SimpleNamespace(finish_reason="stop", result_token_ids=tuple(map(ord, text))) for text in ANSWER.expansions
-    )
+    children = tuple(map(said, ANSWER.expansions))
     fields = {"token_ids": root.output_token_ids, "joins": root.joins, "children": children, "finish_reason": "stop"}
     return SimpleNamespace(**fields | changes)
 

@@ -19,13 +19,14 @@ from language_answers import NotWhole, answer_of
 from language_task import CHILD, PROMISE, SYNC, outline, points_of, questions, read
 from measure_language import Piece, mean_logprobs
 from merge_language import ADAPTER, WEIGHTS, merge
+from rl_on_language import task_of
 from safetensors.torch import load_file, save_file
 from sft_on_trees import rows_of_trees
 from train_language import BASE, Learner, Plan, train
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mytests.harness.tiers import ON_V1_IN_FULL
-from mytests.harness.training_language import ANSWER, EOS, Characters, completion, tree, with_outline
+from mytests.harness.training_language import ANSWER, EOS, Characters, completion, said, tree, with_outline
 from sequence_hooks.training import TreeRows
 
 pytestmark = [*ON_V1_IN_FULL]
@@ -85,6 +86,21 @@ class TestReadBack:
         file = tmp_path / "answers.jsonl"
         file.write_text(json.dumps(vars(ANSWER)) + "\n")
         assert read(file) == [ANSWER]
+
+
+@pytest.mark.parametrize(
+    ("given", "rewards", "score"),
+    [
+        (completion(), [1, 1, 1], 1),
+        (completion(finish_reason="length"), [0, 1, 1], 0),
+        (completion(children=(said("a b c a b c"), said("long", "length"))), [0, 0.75, 0], 0),
+    ],
+)
+def test_what_is_rewarded(given: SimpleNamespace, rewards: list[float], score: float) -> None:
+    """A child for ending by itself without repetition, a parent for a whole tree; that counts what its children say."""
+    task = task_of(None, Characters(), prompts=1, samples=1)
+    assert task.rewards_of(None, given) == pytest.approx(rewards)
+    assert task.score_of(None, given) == pytest.approx(score)
 
 
 def test_no_question_is_in_both_files() -> None:
