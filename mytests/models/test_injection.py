@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`kv_inject` on a real engine: KV, tokens and logprobs are those that `mytests.fuzz.injection_oracle` computes.
-
-Injected KV is exactly that of a prefill if the child saw everything before its result: one child, no prefix,
-``block_on="promise"``. With "sync" the sync token comes in between, which the child has not seen unless it is
-the child's prefix; with several children, none has seen its siblings.
-"""
+"""`kv_inject` on a real engine: KV, tokens and logprobs are those that `mytests.fuzz.injection_oracle` computes."""
 
 from dataclasses import replace
 

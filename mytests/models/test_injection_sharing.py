@@ -64,10 +64,7 @@ def first_injected(layout: Layout) -> int:
 
 @pytest.mark.parametrize(("policy", "position_rule"), pairs([(each,) for each in POLICIES], ["sequential", "overlap"]))
 def test_under_pressure_what_was_given_up_is_plain_text(policy: BlockedKVPolicy, position_rule: PositionRule) -> None:
-    """A sequence that gave up all its KV samples what follows its plain text, until its next join.
-
-    KV that a child gave up is not injected. All other tokens, and the KV of all sequences, are the injection's.
-    """
+    """A sequence that gave up all its KV samples what follows its plain text, until its next join; others do not."""
     setup = replace(TIGHT, blocked_kv_policy=policy, position_rule=position_rule)
     _, layouts = run_and_check(random_requests(setup))
     sequences = everybody(layouts)

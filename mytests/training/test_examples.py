@@ -147,8 +147,7 @@ def test_trl_trains_on_the_same_batches() -> None:
 
 @pytest.mark.full
 def test_an_engine_gets_weights_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After each of two steps it samples with the model's weights, and says so. A loop whose engine still has some of
-    its old ones, as upstream's has in a tied head, ends."""
+    """After each of two steps it samples with the model's weights; a loop whose engine has some old ones ends."""
     engine, (prompt,) = open_engine(hooks_for("sync"), seed=0), held_out_prompts(1, 0, "sync")
     if not IS_FORK:
         with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="not the model's"):

@@ -72,11 +72,6 @@ class TestAllMerges:
             assert moving == "computed" or len(rows) - num_copies <= 2 * num_tokens
             assert not num_copies or (merge, moving) == ("sequential", "copied")
 
-    def test_rows_see_earlier_rows_alone(self, merge: Merge) -> None:
-        """So that every mask is below the diagonal."""
-        rows = lay_out([SYNC], merge)
-        assert all(seen == sorted(seen) for seen in map(rows.seen_by, range(len(rows))))
-
     def test_samples_share_their_prompt(self, merge: Merge) -> None:
         """Laid out together; and the same sample twice costs its targets alone."""
         samples = [fork_and_join(child("a", "aa")), replace(fork_and_join(child("a", "ab")), name="other")]
@@ -100,41 +95,38 @@ class TestAllMerges:
         grandchild = TextTree("b", "c", (SampledText("z"), END))
         wrong = TextTree("a", "c", (SampledText("xP"), Fork(grandchild), ResultOf("b"), SampledText("y"), END))
         trained = fork_and_join(wrong, child("d", "dd"))
-        rows, expected = (
-            lay_out([fork_and_join(replace(wrong, is_trained=False), child("d", "dd"))], merge),
-            lay_out([trained], merge),
-        )
-        assert (rows.token_ids, rows.positions, rows.stretches) == (
-            expected.token_ids,
-            expected.positions,
-            expected.stretches,
-        )
-        kept = [None if each is None or each.sequence == "a" else each for each in expected.targets]
-        assert list(rows.targets) == kept != list(expected.targets)
+        untrained = fork_and_join(replace(wrong, is_trained=False), child("d", "dd"))
+        rows, expected = (lay_out([each], merge) for each in (untrained, trained))
+        kept = tuple(None if each is None or each.sequence == "a" else each for each in expected.targets)
+        assert rows == replace(expected, targets=kept) != expected
 
 
-class TestConcatenation:
-    def test_merged_tokens_are_rows_of_the_parent(self) -> None:
-        """Which see it as text, and the children are rows beside them."""
-        rows = lay_out([SYNC], "concatenate")
-        assert shown(rows) == "ppPPSaa|bbb~" + "caa" + "cbbb"
-        assert seen_at_end(rows, SYNC) == "ppPPSaa|bbb~"
+@pytest.mark.parametrize(
+    ("tree", "merge", "moving", "shows"),
+    [
+        # The last token of a tree predicts nothing.
+        *((of_text(TextTree("r", "pp", (SampledText("abc"),))), merge, "computed", "ppab") for merge in MERGES),
+        # What a child has computed in the same context is shared; the last row alone has two tokens to predict.
+        (fork_and_join(child("a", "aa", ""), mode="promise"), "concatenate", "computed", "ppPaa~" + "a"),
+        # A child without a prefix, joined where it started, is as if its parent had decoded it: nothing is moved.
+        (fork_and_join(child("a", "aaa", ""), mode="promise"), "sequential", "computed", "ppPaaa" + "a~"),
+        # A row predicts one token: the promise is laid out again for each child without a prefix.
+        (fork_and_join(child("a", "a", ""), child("b", "b", "")), "concatenate", "computed", "ppPPSa|b~" + "Pa" + "Pb"),
+        (SYNC, "concatenate", "computed", "ppPPSaa|bbb~" + "caa" + "cbbb"),
+        # Only the glue is laid out beside the children's own rows.
+        (SYNC, "overlap", "computed", "ppPP" + "caa" + "cbbb" + "S|b~"),
+        # What a child saw is moved with its result, or the result alone is copied.
+        (SYNC, "sequential", "computed", "ppPP" + "caa" + "cbbb" + "S" + "ppPcaa" + "|" + "ppPPcbb" + "b~"),
+        (SYNC, "sequential", "copied", "ppPP" + "caa" + "cbbb" + "S" + "aa" + "|" + "bb" + "b~"),
+    ],
+)
+def test_no_row_is_superfluous(tree: TokenTree, merge: Merge, moving: Moving, shows: str) -> None:
+    """What is the same in the same context is laid out once; what rows see is compared for random trees."""
+    rows = lay_out([tree], merge, moving=moving)
+    assert shown(rows) == shows and min(rows.positions) == 0
 
-    def test_a_row_predicts_one_token(self) -> None:
-        """The promise is laid out again for each child without a prefix."""
-        rows = lay_out([fork_and_join(child("a", "a", ""), child("b", "b", ""))], "concatenate")
-        assert shown(rows) == "ppPPSa|b~" + "Pa" + "Pb"
-        assert rows.seen_by(rows.token_ids.index(ord("~")) + 1) == [0, 1, 9]
 
-
-class TestInjection:
-    def test_overlapping_results_are_the_childrens_own_rows(self) -> None:
-        """Only the glue is laid out beside them."""
-        rows = lay_out([SYNC], "overlap")
-        assert shown(rows) == "ppPP" + "caa" + "cbbb" + "S|b~"
-        assert seen_at_end(rows, SYNC) == "ppPP" + "aa" + "bb" + "S|b~"
-        assert rows.positions[-4:] == (4, 6, 7, 8)
-
+class TestLostKV:
     def test_a_join_without_kv_has_the_same_positions(self) -> None:
         """Here neither child has computed what is merged of it."""
         forks = [Fork(TextTree(name, "", (SampledText(name),))) for name in ("a", "b")]
@@ -144,47 +136,10 @@ class TestInjection:
         lost = replace(tree, joins=(replace(tree.joins[0], num_prefill=tree.joins[0].num_context),))
         assert [lay_out([each], "overlap").positions[-5:] for each in (tree, lost)] == [(3, 4, 3, 5, 6)] * 2
 
-    def test_moved_results_have_what_they_saw_beside_them(self) -> None:
-        """Once for each child, moved as a whole."""
-        rows = lay_out([SYNC], "sequential")
-        assert shown(rows) == "ppPP" + "caa" + "cbbb" + "S" + "ppPcaa" + "|" + "ppPPcbb" + "b~"
-        assert rows.positions[rows.token_ids.index(ord("S")) + 1 :] == (1, 2, 3, 4, 5, 6, 7, *range(3, 10), 10, 11)
-
-    def test_copies_take_the_place_of_what_would_be_moved(self) -> None:
-        """One row for each injected token, at its new position."""
-        rows = lay_out([SYNC], "sequential", moving="copied")
-        assert shown(rows) == "ppPP" + "caa" + "cbbb" + "S" + "aa" + "|" + "bb" + "b~"
-        assert rows.positions[-8:] == (4, *range(5, 12))
-        assert rows.sources[-8:] == (11, 5, 6, 14, 8, 9, 17, 18)
-
-
-@pytest.mark.parametrize(
-    ("tree", "merge", "shows"),
-    [
-        # The last token of a tree predicts nothing.
-        *((of_text(TextTree("r", "pp", (SampledText("abc"),))), merge, "ppab") for merge in MERGES),
-        # What a child has computed in the same context is shared; the last row alone has two tokens to predict.
-        (fork_and_join(child("a", "aa", ""), mode="promise"), "concatenate", "ppPaa~" + "a"),
-        # A child without a prefix, joined where it started, is as if its parent had decoded it: nothing is moved.
-        (fork_and_join(child("a", "aaa", ""), mode="promise"), "sequential", "ppPaaa" + "a~"),
-    ],
-)
-def test_no_row_is_superfluous(tree: TokenTree, merge: Merge, shows: str) -> None:
-    """What is the same in the same context is laid out once."""
-    assert shown(lay_out([tree], merge)) == shows
-
-
-def with_prefill(num_prefill: int, tree: TokenTree = SYNC) -> TokenTree:
-    """A tree whose only join has prefilled so many tokens."""
-    (join,) = tree.joins
-    return replace(tree, joins=(replace(join, num_prefill=num_prefill),))
-
-
-class TestLostKV:
     @pytest.mark.parametrize("merge", ["sequential", "overlap"])
     def test_a_parent_that_prefilled_all_of_its_context_has_it_as_text(self, merge: Merge) -> None:
         """It started over, and its children had seen the same tokens before."""
-        tree = with_prefill(SYNC.joins[0].num_context)
+        tree = replace(SYNC, joins=(replace(SYNC.joins[0], num_prefill=SYNC.joins[0].num_context),))
         rows = lay_out([tree], merge)
         assert seen_at_end(rows, tree) == "ppPPSaa|bbb~"
         places = {"sequential": [*range(4, 12)], "overlap": [4, 4, 5, 6, 5, 6, 7, 8]}

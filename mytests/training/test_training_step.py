@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training step on packed trees is one on their sequences, one by one: it has the same loss and the same gradient.
-
-There, sequences are decoded token by token with a KV cache, and injected KV is copied, with its gradient.
-"""
+"""A training step on packed trees has the same loss and gradient as on their sequences, decoded token by token."""
 
 from collections.abc import Iterator, Sequence
 from random import Random

@@ -50,9 +50,11 @@ def test_a_context_that_was_cut_has_a_row_of_its_own(first_kept: int) -> None:
 
 
 def test_an_engines_injection_is_refused() -> None:
-    """Its join has prefilled less than was merged; and by how the engine is said to merge."""
-    with pytest.raises(ValueError, match="root got KV of its children at its join at 3"):
-        plain_rows(replace(SYNC, is_written=False))
+    """Its join names it, or has prefilled less than was merged; and by how the engine is said to merge."""
+    named = replace(SYNC, joins=(replace(SYNC.joins[0], injected=((3, 5),)),))
+    for tree in (named, replace(SYNC, is_written=False)):
+        with pytest.raises(ValueError, match=r"root got KV of its children at its join at 3.*; use lay_out"):
+            plain_rows(tree)
     with pytest.raises(ValueError, match="merge is 'overlap', which no causal row computes"):
         plain_rows(SYNC, "overlap")
 

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asynchronous output processing, step by step: a step's tokens are processed while the next one runs.
-
-`LLMEngine` is upstream's with our overrides, around a surgical engine's scheduler; there is no model. `AsyncEngine.run`
-ends with an empty engine. In streams, each output's text, token ids and logprobs agree.
-"""
+"""Asynchronous output processing, step by step, without a model; `AsyncEngine.run` ends with an empty engine."""
 
 import copy
 import dataclasses
@@ -127,10 +123,7 @@ class TestSteps:
 
     @pytest.mark.parametrize("has_callback", [False, True])
     def test_its_output_is_handed_out_in_its_step(self, has_callback: bool) -> None:
-        """At once, by the asynchronous engine's callback if there is one; and it is not processed again.
-
-        Upstream asks for processing again before it preempts a group; then nothing happens.
-        """
+        """At once, by the asynchronous engine's callback if there is one; and it is not processed again."""
         engine = AsyncEngine()
         called: list[RequestOutput] = []
         if has_callback:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m sequence_hooks check``: what it says of a model's layers, by its configuration alone or by vLLM's words.
-
-What the installed vLLM says of real configurations is in `mytests/v1/test_check_layers.py`.
-"""
+"""``python -m sequence_hooks check``: what it says of a model's layers; `mytests/v1/test_check_layers.py` asks vLLM."""
 
 from pathlib import Path
 from types import SimpleNamespace

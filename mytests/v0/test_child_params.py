@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`child_sampling_params` are checked against the model when an engine starts, and legal with every request's own.
-
-`mytests/rules/test_params.py` says what a child has.
-"""
+"""`child_sampling_params` fit the model when an engine starts; `mytests/rules/test_params.py` says what a child has."""
 
 import dataclasses
 from types import SimpleNamespace

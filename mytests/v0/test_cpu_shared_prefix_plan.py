@@ -23,10 +23,7 @@ def plan_of(
     num_blocks: int = 99,
     shape: AttentionShape = SHAPE,
 ) -> SharedPlan:
-    """The plan of a step whose rows have these block tables and lengths, and which writes to these blocks of a cache.
-
-    Without ``owners`` each row is the decode of another sequence.
-    """
+    """The plan of a step that writes to these blocks; without ``owners`` each row is the decode of another sequence."""
     width, rows = max(map(len, tables)), torch.arange(len(lens))
     padded = torch.tensor([table + [0] * (width - len(table)) for table in tables], dtype=torch.int32)
     of_sequences = rows if owners is None else torch.tensor(owners)

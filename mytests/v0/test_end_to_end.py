@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks on a real engine with the tiny model, against an engine without hooks.
-
-The oracle: a child's greedy tokens are what a hook-free engine generates from the child's context as
-a prompt, and a parent's tokens after a merge are what it generates from the merged context.
-"""
+"""Hooks on a real engine: greedy tokens are those of an engine without hooks, given the same context as a prompt."""
 
 import json
 from collections.abc import Iterator

@@ -14,10 +14,7 @@ from vllm.core.hooked_sequence import branch_of
 
 
 def blocked_under_pressure(policy: str, **sizes: Any) -> SurgicalEngine:
-    """``r`` is BLOCKED with two of eight blocks, and two others outgrow the rest.
-
-    Its KV goes before a running group is preempted, which costs a recompute of a sequence that is idle.
-    """
+    """``r`` is BLOCKED with two of eight blocks, and two others outgrow the rest."""
     engine = engine_with_kv(policy=policy, num_blocks=8, max_model_len=32, **sizes)
     scene = Scene(engine, r=".", s="a" * 6, t="b" * 6)
     scene.happen(("r", 8), 1, ("s", 8), ("t", 8))

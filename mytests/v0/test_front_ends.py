@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands in front of an engine: `LLM`, `AsyncLLMEngine`, and a thread that encodes what callers give.
-
-With hooks off they ask nothing of an engine that upstream's do not, so a stand-in for one will do.
-"""
+"""What stands in front of an engine: `LLM`, `AsyncLLMEngine`, and a thread that encodes what callers give."""
 
 import asyncio
 import io

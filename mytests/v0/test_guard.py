@@ -88,10 +88,7 @@ class TestProcessor:
 
     @pytest.mark.parametrize(("faulty", "fault"), FAULTY, ids=[each.__name__ for each, _ in FAULTY])
     def test_a_fault_leaves_the_last_token(self, faulty: Callable[..., Any], fault: str) -> None:
-        """The sampler gets finite logits, of which the EOS token's is the largest, also in half precision.
-
-        Without an EOS token any token may follow, and the sequence ends with it.
-        """
+        """The sampler gets finite logits, of which the EOS token's is the largest; without one any token may follow."""
         processor = guarded(faulty)
         assert applied(processor).argmax() == 2
         assert applied(processor).half().isfinite().all()

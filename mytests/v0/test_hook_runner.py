@@ -216,10 +216,7 @@ class TestWorkers:
         assert vars(ours) == {"vllm_config": "config", "kv_cache_dtype": "auto", "is_driver_worker": False}
 
     def test_only_what_a_hook_adds_is_ours(self, worker: type[Any], upstreams: type[Any], runner: type[Any]) -> None:
-        """The mixin comes first, and upstream's builder makes inputs of our class.
-
-        Upstream's constructors take what ours pass; calling them would need the device.
-        """
+        """The mixin comes first, upstream's builder makes inputs of our class, and its constructors take ours."""
         mixin, upstream_runner = runner.__mro__[1:3]
         assert (mixin, upstream_runner.__module__.startswith("vllm.worker.")) == (HookRunner, True)
         assert runner._model_input_cls in INPUTS

@@ -69,10 +69,7 @@ def test_no_module_is_imported_twice() -> None:
 
 @pytest.mark.parametrize("name", overlay_modules())
 def test_an_overlay_module_has_all_of_upstreams_names(name: str) -> None:
-    """What we don't define is passed on, private names included. A class replaces none: it inherits.
-
-    The one enum cannot, and is pinned below. What nobody has is an AttributeError.
-    """
+    """What we don't define is passed on; a class inherits, but for the one enum; what nobody has is an error."""
     ours = importlib.import_module(name)
     upstream = importlib.import_module(name.replace("vllm.", "vllm._upstream.", 1))
     assert [attribute for attribute in vars(upstream) if not hasattr(ours, attribute)] == []

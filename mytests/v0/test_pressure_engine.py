@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Histories of the fuzzer on a real engine: one with far less KV than its requests need, and one with adapters.
-
-No request waits forever, and no token differs.
-"""
+"""Histories of the fuzzer on a real engine: one with far less KV than its requests need, and one with adapters."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``scheduling_policy="priority"``: urgent requests are admitted first, preempted last, and give up KV last.
-
-0 is the most urgent. A tree has the priority of its request.
-"""
+"""``scheduling_policy="priority"``: urgent requests are admitted first, preempted last, and give up KV last."""
 
 import dataclasses
 from typing import Any

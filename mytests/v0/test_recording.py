@@ -42,10 +42,7 @@ class TestPressure:
     def test_who_gives_up_kv(
         self, policy: Any, num_cpu_blocks: int, evicted: list[Any], preempted: list[Any], tmp_path: Path
     ) -> None:
-        """A BLOCKED sequence gives up a block each time that one is missing, or is swapped; else a running one does.
-
-        Nothing is shared here, so there are as many blocks without sharing as with it, swapped ones left out.
-        """
+        """A BLOCKED sequence gives up a block each time that one is missing, or is swapped; else a running one does."""
         recorded = under_pressure(tmp_path / "run.jsonl", policy=policy, num_cpu_blocks=num_cpu_blocks)
         gone = only(recorded, events.Evicted), only(recorded, events.Preempted)
         assert [(event.sequence, event.means, event.num_recomputed) for event in gone[0]] == evicted

@@ -219,14 +219,12 @@ async def tokenizer_of(lora_request: LoRARequest | None) -> Any:
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[MQLLMEngineClient]:
-    """A server's client of an engine process. It keeps no queue after a call.
-
-    A process forked from one that has encoded a text, as mutmut's are, has none of its threads.
-    """
+    """A server's client of an engine process, which keeps no queue after a call."""
     client = MQLLMEngineClient.__new__(MQLLMEngineClient)
     client.output_queues, client._errored_with = {}, None
     client.input_socket = FakeSocket(client)
     client.tokenizer = SimpleNamespace(get_lora_tokenizer_async=tokenizer_of)
+    # A process forked from one that has encoded a text, as mutmut's are, has none of its threads.
     with ThreadPoolExecutor(1) as encoder:
         monkeypatch.setattr(resume, "_encoder", encoder)
         yield client

@@ -94,8 +94,7 @@ class TestQueues:
         assert scene.engine.statuses() == {"r": "BLOCKED"}
 
     def test_blocked_counts_as_unfinished(self) -> None:
-        """The scheduler's counts include BLOCKED parents and spawned children; upstream takes every status above
-        SWAPPED as finished."""
+        """So do spawned children; upstream takes every status above SWAPPED as finished."""
         scene = Scene(SurgicalEngine(), r="!")
         scene.happen(("r", 6), 1)
         assert scene.engine.scheduler.get_num_unfinished_seq_groups() == 2

@@ -53,10 +53,7 @@ class TestSamplingParams:
         assert (made[0].__name__, made[1].args, made[2]) == (JOIN.rpartition(".")[2], (1,), min)
 
     def test_a_sampling_params_object_is_hashable_too(self) -> None:
-        """The sampling parameters are left out of the hash, but are compared.
-
-        More may be asked than upstream's default max_tokens has room for: the parent's applies.
-        """
+        """The sampling parameters are left out of the hash, but are compared."""
         assert SpecialKwargs(sync_token_id=5, child_sampling_params={"min_tokens": 20}).child_sampling_params
         params = (SamplingParams(temperature=temperature) for temperature in (1, 0))
         hot, cold = (SpecialKwargs(sync_token_id=5, child_sampling_params=each) for each in params)
