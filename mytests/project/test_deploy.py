@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in deploy/ without a container engine: formats, versions, and what its files say about each other."""
+"""Distributions, and what is in deploy/: formats, versions, and what files say about each other and what there is."""
 
 import json
 import re
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,11 @@ import yaml
 
 from build_tools.release import CPU_TORCH_VERSION
 from sequence_hooks.config import SpecialKwargs
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -112,3 +118,40 @@ class TestDashboard:
         documented = re.findall(r"^\| `(vllm:\w+)`", (ROOT / "docs" / "metrics.md").read_text(), flags=re.M)
         text = json.dumps(dashboard())
         assert len(documented) > 5 and [name for name in documented if name not in text] == []
+
+
+PYPROJECTS = ("pyproject.toml", "sequence_hooks/pyproject.toml")
+
+
+def pyproject(name: str) -> dict[str, Any]:
+    """One of the two."""
+    return tomllib.loads((ROOT / name).read_text())
+
+
+class TestPyproject:
+    def test_the_plug_in_lists_all_of_its_packages(self) -> None:
+        """Each folder with modules; setuptools installs no other."""
+        modules = [path.parent.relative_to(ROOT) for path in (ROOT / "sequence_hooks").rglob("*.py")]
+        packages = {".".join(folder.parts) for folder in modules}
+        assert set(pyproject("sequence_hooks/pyproject.toml")["tool"]["setuptools"]["packages"]) == packages
+
+    @pytest.mark.parametrize("name", PYPROJECTS)
+    def test_package_data_has_every_file_that_is_no_module(self, name: str) -> None:
+        """Of the package that both distributions have."""
+        listed = pyproject(name)["tool"]["setuptools"]["package-data"]
+        patterns = [
+            f"{package.replace('.', '/')}/{pattern}" for package, patterns in listed.items() for pattern in patterns
+        ]
+        tracked = subprocess.run(
+            ["git", "ls-files", "sequence_hooks"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        beside = {f"sequence_hooks/{file}" for file in ("LICENSE", "README.md", "pyproject.toml")}
+        data = {file for file in tracked.stdout.split() if not file.endswith(".py")} - beside
+        assert data and [file for file in data if not any(fnmatch(file, pattern) for pattern in patterns)] == []
+
+    def test_the_changes_have_its_version(self) -> None:
+        """The latest release that they list is the one that pyproject.toml names."""
+        headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.M)
+        released = [heading for heading in headings if heading != "Unreleased"]
+        assert released[0].split()[0] == pyproject("sequence_hooks/pyproject.toml")["project"]["version"]
+        assert "Unreleased" not in headings[1:]

@@ -21,6 +21,7 @@ from build_tools.releases import SHA256
 from docs.tools.site import node_ids_by_rule, with_tests
 from mytests.harness.characters import CharTokenizer
 from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.config.notations import protocols
 from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.trace.events import FORMAT_VERSION, Event, Header
 from sequence_hooks.tree.child_spec import ChildSpec
@@ -223,3 +224,30 @@ def test_each_release_is_treated_as_the_pages_say() -> None:
     rows = re.findall(r"^\| `(vllm_\w+)` \| (.*?) \|", (INTERNALS / "plugin.md").read_text(), flags=re.M)
     assert {release: module for module, each in rows for release in each.split(", ")} == releases.MODULES
     assert f"it is then treated as {releases.TESTED[-1]}." in one_line(ROOT / "docs" / "install.md")
+
+
+POINTS = ("trigger", "context", "prefix", "positions", "end", "merge", "mask", "prompt", "limits", "checkpoints")
+SOURCE = re.compile(r"^(guess|not known)|arXiv \d{4}\.\d{5}|pull request \d+|[\w./-]+\.(py|md|rs|txt|sh)\b")
+"""A paper, or a file of a repository; or that there is none."""
+
+
+def table_of(protocol: str) -> dict[str, tuple[str, str]]:
+    """The rows of the notation's table on the page: what it is, and where it stands."""
+    section = (
+        (ROOT / "docs" / "protocols.md")
+        .read_text()
+        .partition(f"### `{protocol}`: ")[2]
+        .partition("\n### ")[0]
+        .partition("\n## ")[0]
+    )
+    rows = [[cell.strip() for cell in line.strip("|").split(" |")] for line in section.splitlines() if line[:1] == "|"]
+    return {name: (what, where) for name, what, where in rows[2:]}
+
+
+@pytest.mark.parametrize("protocol", protocols())
+def test_each_point_has_a_source_or_is_a_guess(protocol: str) -> None:
+    """A paper, a repository and its file, or the word that there is none; the table also says what was tried."""
+    table = table_of(protocol)
+    assert tuple(table) == (*POINTS, "tried")
+    assert all(what for what, _ in table.values())
+    assert [point for point in POINTS if not SOURCE.search(table[point][1])] == []

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No module reaches into the private members of another of ours, and few files into those of upstream."""
+"""Who may import, read and write what: no circles, private members stay private, and mypy knows all attributes."""
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
+from grimp import ImportGraph, build_graph
+from mypy import api
 
 from sequence_hooks.config.limits import Limits
 from sequence_hooks.tree.branch import Branch
@@ -96,3 +100,64 @@ def test_a_childs_spec_is_made_in_one_place() -> None:
         if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == ChildSpec.__name__
     }
     assert making == {"sequence_hooks/tree/rules.py"}
+
+
+@pytest.fixture(scope="module")
+def graph() -> ImportGraph:
+    """The imports of all modules."""
+    return build_graph("mytests", "benchmarks", cache_dir=None)
+
+
+def circles(graph: ImportGraph) -> Iterator[tuple[str, ...]]:
+    """Each import that leads back to its module, with the shortest way back."""
+    for module in sorted(graph.modules):
+        for imported in sorted(graph.find_modules_directly_imported_by(module)):
+            back = graph.find_shortest_chain(imported, module)
+            if back is not None:
+                yield module, *back
+
+
+def test_no_module_imports_itself_by_way_of_others(graph: ImportGraph) -> None:
+    """So each can be read after those that it imports."""
+    assert list(circles(graph)) == []
+
+
+def test_nobody_imports_a_file_of_tests(graph: ImportGraph) -> None:
+    """What several of them need is in a helper that is named after it."""
+    tests = [module for module in sorted(graph.modules) if module.rpartition(".")[2].startswith("test_")]
+    imported = {module: graph.find_modules_that_directly_import(module) for module in tests}
+    assert len(tests) > 100
+    assert {module: importers for module, importers in imported.items() if importers} == {}
+
+
+MISSPELLED = """
+from vllm.core.hook_scheduler import HookScheduler
+from vllm.core.hooked_sequence import V0Branch, V0Sequence
+from vllm.sequence import Sequence
+
+
+def of_the_rules(sequence: V0Sequence) -> int:
+    return sequence.num_computed_token
+
+
+def of_the_engine(sequence: Sequence) -> int:
+    return sequence.get_output_length()
+
+
+def of_a_branch(branch: V0Branch) -> int:
+    return len(branch.childern)
+
+
+def of_a_scheduler(scheduler: HookScheduler) -> int:
+    return len(scheduler.bloked) + len(scheduler.runing)
+"""
+
+
+@pytest.mark.full
+def test_misspelled_attributes_are_reported(tmp_path: Path) -> None:
+    """Each of those that are planted, and nothing else."""
+    planted = tmp_path / "planted.py"
+    planted.write_text(MISSPELLED)
+    said, errors, _ = api.run([str(planted), f"--config-file={ROOT / 'pyproject.toml'}", "--no-error-summary"])
+    names = [line.split('has no attribute "')[1].split('"')[0] for line in said.splitlines()]
+    assert names == ["num_computed_token", "get_output_length", "childern", "bloked", "runing"], (said, errors)

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetching and building upstream: what is kept, what is refused, and what the errors say."""
+"""Fetching and building upstream, and other releases for the plug-in: what is kept, and what the errors say."""
 
+import errno
 import hashlib
 import os
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -14,14 +18,16 @@ import pytest
 from build_tools import fetch as fetch_module
 from build_tools import tree as tree_module
 from build_tools.cache import BuildCache, published_folder
-from build_tools.errors import SetupError
+from build_tools.errors import SetupError, writing_to
 from build_tools.fetch import fetch
 from build_tools.processor import Processor, compile_flags
 from build_tools.recipe import Recipe
 from build_tools.release import Artifact, Target, distribution_version, require_supported_python
+from build_tools.releases import SHA256, provide, source_of
 from build_tools.sources import index_urls, parse_pip_options
 from build_tools.tree import KEY_FILE, built_tree, place
 from mytests.harness.published_index import FILENAME, cache, leftovers, make_index, use_index
+from sequence_hooks.v1.releases import TESTED
 
 __all__ = ["cache", "use_index"]
 
@@ -95,11 +101,7 @@ def test_place_replaces_whatever_is_there(tmp_path: Path, cache: BuildCache, use
     for destination in (folder, link):
         place(recipe, cache, destination)
         assert not destination.is_symlink()
-        assert {path.name for path in destination.iterdir()} == {
-            "__init__.py",
-            "_C.abi3.so",
-            KEY_FILE,
-        }
+        assert {path.name for path in destination.iterdir()} == {"__init__.py", "_C.abi3.so", KEY_FILE}
 
 
 def test_a_folder_is_published_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -199,3 +201,55 @@ def test_only_the_cpu_build_says_cpu() -> None:
     """Upstream finds its platform by that part of the version."""
     assert distribution_version(Target.CPU) == "0.9.2+hooks.2.cpu"
     assert distribution_version(Target.CUDA) == "0.9.2+hooks.2"
+
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+READ_ONLY = OSError(errno.EROFS, os.strerror(errno.EROFS), "/some/path")
+COPIED = shutil.Error([("/from", "/to", "[Errno 28] No space left on device: '/to'")])
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (FULL, "/a/cache cannot be written to: No space left on device; make room there, or name another folder"),
+        (READ_ONLY, "/some/path cannot be written to: Read-only file system; make it writable, or name another"),
+        (COPIED, "/to cannot be written to: No space left on device; make room there, or name another folder in X"),
+    ],
+)
+def test_what_a_disk_refuses_is_one_line(error: OSError, line: str) -> None:
+    """The line has the path, the reason and the way out."""
+    with pytest.raises(SetupError, match=f"^{re.escape(line)}[^\n]*$"), writing_to(Path("/a/cache"), "X"):
+        raise error
+
+
+REFERENCE = "0.32"
+"""The release that the environment of the plug-in has installed."""
+
+
+def test_a_release_is_its_code_with_the_installed_kernels(
+    tmp_path: Path, cache: BuildCache, use_index: Callable[[str], None]
+) -> None:
+    """Upstream finds it by the name and version of a distribution, and by the folder that comes first on the path."""
+    url, artifact = make_index(tmp_path)
+    use_index(url)
+    folder, installed = tmp_path / "0.9.2", tmp_path / "installed"
+    installed.mkdir()
+    (installed / "_C.abi3.so").write_text("a kernel")
+    (installed / "__init__.py").write_text("other code")
+    provide(artifact, "0.9.2", installed, folder, cache)
+    found = {path.name: path.read_text() for path in (folder / "vllm").iterdir()}
+    assert found == {"__init__.py": "", "_C.abi3.so": "a kernel"}
+    assert [(each.name, each.version) for each in distributions(path=[str(folder)])] == [("vllm", "0.9.2+cpu")]
+
+
+def test_a_release_without_a_hash_is_refused() -> None:
+    """By name, with those that have one."""
+    with pytest.raises(SetupError, match=rf"vLLM 0\.27\.0 is not pinned; use one of {', '.join(SHA256)}"):
+        source_of("0.27.0")
+
+
+def test_each_release_that_is_said_to_be_tested_is() -> None:
+    """Nothing but the plug-in's own list says so."""
+    assert {".".join(version.split(".")[:2]) for version in SHA256} | {REFERENCE} == set(TESTED)
+    runs = re.findall(r"^ +([\d.]+): RELEASE_UNDER_TEST = \1$", (ROOT / "tox.ini").read_text(), flags=re.M)
+    assert runs == list(SHA256)

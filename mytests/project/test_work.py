@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the demo compares does the same work: a client that forks and joins samples what hooks do."""
+"""What examples compare: a client does the work of hooks, two vLLMs agree, and prompts are answered alike."""
+
+from copy import deepcopy
+from typing import Any
 
 import pytest
+from agreement import report
 from forkjoin_engine import GREEDY, hooks_for, open_engine
 from forkjoin_task import MODES, Mode
 from forkjoin_work import BLOCK_SIZE, Counted, stretches, three_ways
 
-from mytests.harness.sure import sure_prompts
+from mytests.harness.served import PROMPT
+from mytests.harness.servers import SURE_PROMPT
+from mytests.harness.sure import MIN_MARGIN, margin, sure_prompts
 from mytests.harness.tiers import names
 from vllm import LLM, SamplingParams
-
-pytestmark = [pytest.mark.model, pytest.mark.floats]
 
 NUM_PROMPTS = 10
 
@@ -20,6 +24,8 @@ def plain() -> LLM:
     return open_engine(None, enable_prefix_caching=True, block_size=BLOCK_SIZE)
 
 
+@pytest.mark.model
+@pytest.mark.floats
 @pytest.mark.parametrize("mode", names(MODES, ["sync"]))
 def test_a_client_samples_the_same(mode: Mode, plain: LLM) -> None:
     """It asks for each stretch of a parent and for each child, with the context that they had."""
@@ -32,6 +38,8 @@ def test_a_client_samples_the_same(mode: Mode, plain: LLM) -> None:
     assert [list(answer.outputs[0].token_ids) for answer in answers] == [sampled for _, sampled in pairs]
 
 
+@pytest.mark.model
+@pytest.mark.floats
 @pytest.mark.full
 def test_work_is_counted(plain: LLM) -> None:
     """In sequence, each prompt and each token but the last; a client computes contexts again, and hooks do not."""
@@ -43,3 +51,33 @@ def test_work_is_counted(plain: LLM) -> None:
     assert work["in sequence"].steps == max(len(output.outputs[0].token_ids) for output in outputs)
     assert work["with hooks"].tokens < work["by a client"].tokens
     assert work["with hooks"].steps < work["by a client"].steps < work["in sequence"].steps
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("prompt", [PROMPT, SURE_PROMPT], ids=["promise", "sync"])
+def test_those_of_servers_are_sure(prompt: str) -> None:
+    """Their tests are in processes that load no model."""
+    assert margin(prompt) > MIN_MARGIN
+
+
+JOIN = {"position": 2, "num_merged": 1, "num_cut": 0, "num_context": 9, "num_prefill": 2, "error": None}
+CHILD = {"position": 2, "prefix": [5], "tokens": [7, 2], "result": [7], "finish_reason": "stop", "children": []}
+ANSWER: dict[str, Any] = {"prompt": "p", "tokens": [6, 3, 7], "children": [CHILD], "segments": [], "joins": [JOIN]}
+
+
+def test_equal_answers_agree(capsys: pytest.CaptureFixture[str]) -> None:
+    """The status is 0, and the counts say how much was compared."""
+    answers = {"sync": [ANSWER, ANSWER]}
+    assert report(answers, deepcopy(answers)) == 0
+    said = capsys.readouterr().out
+    assert said == "sync: 2 prompts, 2 identical; 6 output tokens, 2 children, 2 joins\n"
+
+
+def test_the_first_difference_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the prompt and the place; a prompt or a mode that is missing is one, too."""
+    other = deepcopy(ANSWER)
+    other["children"][0]["tokens"][1] = 8
+    assert report({"sync": [ANSWER, ANSWER]}, {"sync": [ANSWER, other]}) == 1
+    assert "first difference: prompt 1, children[0].tokens[1]: 2 and 8" in capsys.readouterr().out
+    for others in ({"sync": [ANSWER]}, {}):
+        assert report({"sync": [ANSWER] * 2}, others) == 1

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples train, and trees written as text are trained as `examples/forkjoin_packing.py` trains them."""
+"""Steps on packed trees have the loss and the gradient of their sequences one by one, and the examples train."""
 
 from argparse import Namespace
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import Any, get_args
 
 import pytest
@@ -20,15 +22,20 @@ from rl_on_trees import task_of
 from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from mytests.harness.tiers import ON_V1_IN_FULL
+from mytests.harness.tiers import ON_V1_IN_FULL, pairs
+from mytests.harness.training_models import FAMILIES, WAYS, Decoding, logits_of, tiny_model
+from mytests.harness.training_trees import Simulated, random_tree
 from sequence_hooks.training import (
     Fork,
     InsertedText,
     Merge,
+    Moving,
     SampledText,
     TextTree,
+    TokenTree,
     TreeBatch,
     encoded,
+    gather_logprobs,
     lay_out,
     model_inputs,
     pack,
@@ -40,7 +47,7 @@ ROW_LENGTH = 288
 """In tokens, as in `examples/train_forkjoin.py`."""
 
 TOLERANCE = 1e-5
-"""For float32, relative to the loss."""
+"""For float32, relative to the loss, and to the largest gradient of a model that is not trained."""
 
 GRADIENT_TOLERANCE = 2e-4
 """Relative to the largest gradient. The model is trained, so what it is the sum of nearly cancels out."""
@@ -157,3 +164,61 @@ def test_an_engine_gets_weights_back(monkeypatch: pytest.MonkeyPatch) -> None:
     (output,) = engine.generate([prompt], GREEDY, use_tqdm=False)
     versions = {each.weight_version for each in output.outputs[0].segments}
     assert versions == ({None} if IS_FORK else {None, "branch 2"})
+
+
+LENGTH = 500
+"""Of rows that are quickly decoded token by token."""
+
+
+def random_trees() -> Iterator[TokenTree]:
+    """Nested ones, neither long nor short."""
+    draw = Random(1)
+    while True:
+        tree = random_tree(draw)
+        try:
+            lay_out([tree], "sequential", max_rows=LENGTH)
+        except ValueError:
+            continue
+        if len(lay_out([tree], "concatenate")) > 30:
+            yield tree
+
+
+TREES = [tree for tree, _ in zip(random_trees(), range(4), strict=False)]
+
+
+def gradients(model: Any, logprobs: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Those of the sum of ``logprobs``."""
+    model.zero_grad()
+    logprobs.sum().backward()
+    return {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
+
+
+Sampled = tuple[int, str, int]
+"""A sampled token: the number of its tree, its sequence, and its position there."""
+
+
+def decoded_one_by_one(model: Any, trees: Sequence[TokenTree], merge: Merge) -> dict[Sampled, torch.Tensor]:
+    """The logprob of each sampled token."""
+    found = {}
+    for number, tree in enumerate(trees):
+        token_ids = {each.name: each.output_token_ids for each in tree.walk()}
+        for (name, position), computed in Simulated(tree, merge, Decoding(model)).found.items():
+            found[number, name, position] = computed.logits.log_softmax(-1)[token_ids[name][position]]
+    return found
+
+
+@pytest.mark.floats
+@pytest.mark.parametrize(("merge", "moving", "family"), pairs(WAYS, FAMILIES))
+def test_packed_trees_are_as_sequences_one_by_one(merge: Merge, moving: Moving, family: str) -> None:
+    """In the sum of all logprobs, and in its gradient by every parameter."""
+    model, rows = tiny_model(family), pack([lay_out([tree], merge, moving=moving) for tree in TREES], LENGTH)
+    batch = TreeBatch.of(rows, pad_token_id=0)
+    packed = gather_logprobs(logits_of(model, batch), batch)
+    one_by_one = torch.stack([*decoded_one_by_one(model, TREES, merge).values()])
+    assert len(rows) < len(TREES)
+    assert packed.count_nonzero() == len(one_by_one) > 150
+    torch.testing.assert_close(packed.sum(), one_by_one.sum(), rtol=TOLERANCE, atol=0)
+    ours, theirs = gradients(model, packed), gradients(model, one_by_one)
+    largest = max(each.abs().max().item() for each in theirs.values())
+    assert largest > 0
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=TOLERANCE * largest)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain transformers compute, under the masks of trees, the log-probabilities that the engine has returned."""
+"""Plain transformers compute the log-probabilities that the engine has returned, under masks or from plain rows."""
 
 import os
 from dataclasses import replace
@@ -30,7 +30,17 @@ from mytests.harness.training_engines import (
 )
 from mytests.harness.training_models import FAMILIES, WAYS
 from sequence_hooks.config.choices import BlockOn, ChildContext
-from sequence_hooks.training import Merge, Moving, TreeBatch, TreeRows, lay_out, pack, token_trees
+from sequence_hooks.training import (
+    Merge,
+    Moving,
+    PlainRow,
+    TreeBatch,
+    TreeRows,
+    lay_out,
+    pack,
+    plain_rows,
+    token_trees,
+)
 from vllm import SamplingParams
 
 pytestmark = [pytest.mark.model, pytest.mark.floats]
@@ -168,3 +178,33 @@ def test_children_of_other_contexts(block_on: BlockOn, merge: Merge, child_conte
     changes = {"block_on": block_on, "child_context": child_context, "prefixes": ((5,), (9, 6))}
     outputs = outputs_of(random_history(merge, 0, **changes))
     assert num_compared(outputs, merge, "computed", model_folder()) > 50
+
+
+CASES: dict[str, dict[str, Any]] = {"cut": {"replaces": True}, "detached": {"block_on": "never"}}
+"""`mytests.training.test_written_rows` has the others: there rows are those of layouts."""
+
+
+def logprobs_of_row(row: PlainRow) -> torch.Tensor:
+    """What transformers compute for each token after the first; plans force some tokens, which no row samples else."""
+    with torch.inference_mode():
+        logits = plain_model(model_folder())(torch.tensor([row.token_ids])).logits[0, :-1]
+        logits[:, FORCED] = -torch.inf
+    return logits.log_softmax(-1).gather(-1, torch.tensor(row.token_ids)[1:, None])[:, 0]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_plain_row_computes_what_the_engine_did(case: str) -> None:
+    """And each sampled token is a target once."""
+    total = 0
+    outputs = outputs_of(random_history("concatenate", 0, **CASES[case]))
+    for tree in (tree for output in outputs for tree in token_trees(output)):
+        rows = plain_rows(tree)
+        sampled = [part.end - part.start for each in tree.walk() for part in each.segments if part.origin == "sampled"]
+        assert sum(sum(row.loss_mask) for row in rows) == sum(sampled)
+        assert list(dict.fromkeys(row.sequence for row in rows)) == [each.name for each in tree.walk()]
+        for row in rows:
+            free = torch.tensor(row.loss_mask[1:]) & ~torch.isin(torch.tensor(row.token_ids[1:]), torch.tensor(FORCED))
+            expected = torch.tensor(row.logprobs[1:])[free]
+            torch.testing.assert_close(logprobs_of_row(row)[free], expected, rtol=0, atol=TOLERANCE)
+            total += int(free.sum())
+    assert total > 50
