@@ -233,13 +233,8 @@ SOURCE = re.compile(r"^(guess|not known)|arXiv \d{4}\.\d{5}|pull request \d+|[\w
 
 def table_of(protocol: str) -> dict[str, tuple[str, str]]:
     """The rows of the notation's table on the page: what it is, and where it stands."""
-    section = (
-        (ROOT / "docs" / "protocols.md")
-        .read_text()
-        .partition(f"### `{protocol}`: ")[2]
-        .partition("\n### ")[0]
-        .partition("\n## ")[0]
-    )
+    page = (ROOT / "docs" / "protocols.md").read_text()
+    section = page.partition(f"### `{protocol}`: ")[2].partition("\n### ")[0].partition("\n## ")[0]
     rows = [[cell.strip() for cell in line.strip("|").split(" |")] for line in section.splitlines() if line[:1] == "|"]
     return {name: (what, where) for name, what, where in rows[2:]}
 

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads of one client that spawns as much as it can; `mytests/fuzz/test_hostile_clients.py` has odd bodies."""
+"""Clients that spawn as much as they can, or crash upstream; `mytests/fuzz/test_hostile_clients.py` has odd bodies."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import httpx
 import pytest
 from forkjoin_engine import hooks_for
 from forkjoin_task import EOS, expected_output
 
+from mytests.harness.refusals import Post, Refusals
 from mytests.harness.served import KEY, MODEL, PROMPT, Server, arguments
 from mytests.harness.servers import until
+from mytests.harness.serving import ENDS_AT_BODIES
 
 pytestmark = pytest.mark.model
 
@@ -57,3 +60,14 @@ def test_a_budget_ends_one(served: Server) -> None:
     limits = {"max_tree_tokens": 20, "max_tree_sequences": 3}
     choice = served.choice(**arguments(vllm_xargs=limits), prompt="a", logit_bias={str(promise): 100})
     assert choice.finish_reason == "length" and "max_tree_tokens" in choice.limits_met
+
+
+@pytest.mark.skipif(not ENDS_AT_BODIES, reason="test_hostile_clients.py is for both engines")
+class TestRefusals(Refusals):
+    """Of each front end of V0's, with hooks."""
+
+    @pytest.fixture
+    def post(self, served: Server) -> Post:
+        """Sends to the server of this folder."""
+        call = partial(served.call, "POST", "/v1/completions", content_type="application/json")
+        return lambda body: call(content=body)

@@ -3,15 +3,13 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
-from forkjoin_task import EOS, PROMISE, SYNC
+from forkjoin_task import PROMISE, SYNC
 from playwright.sync_api import Browser, Page, expect
 
 from mytests.harness.browser import PATIENCE_MS
-from mytests.harness.served import KEY, NUM_CHILDREN, PROMPT, Server, arguments, waits_for_its_caller
-from mytests.harness.servers import until
+from mytests.harness.served import KEY, NUM_CHILDREN, PROMPT, Server, waits_for_its_caller
 
 pytestmark = [pytest.mark.model, pytest.mark.browser]
 
@@ -102,39 +100,3 @@ def test_text_is_no_markup(page: Page) -> None:
     expect(page.locator("#running li, #ended li").first).to_be_visible()
     expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
     assert page.locator("main img").count() == 0
-
-
-def test_the_routes_tell_what_runs(served: Server) -> None:
-    """While a request waits for its caller, and after it has ended."""
-    with ThreadPoolExecutor(1) as clients:
-        answer = clients.submit(lambda: served.choice(**waits_for_its_caller()))
-        (request_id,) = until(served.waiting)
-        assert found(served, request_id)["num_waiting_for_callers"] == 1
-        (sequence,) = served.call("GET", f"/v1/live_requests/{request_id}").json()["sequences"]
-        assert (sequence["state"], sequence["last_texts"]) == (
-            "blocked",
-            [{"origin": "sampled", "child": None, "text": SYNC, "is_replaced": False}],
-        )
-        served.call("POST", "/v1/resume_sequence", json={"request_id": request_id})
-        answer.result()
-    assert found(served, request_id)["has_ended"]
-    assert served.call("GET", "/v1/live_requests/nobody").status_code == 404
-    assert served.call("GET", "/v1/live_requests?limit=-1").status_code in (400, 422)
-
-
-def test_a_tree_is_the_same_for_its_client(served: Server) -> None:
-    """Ids and texts of children, in the response and on the page."""
-    choice = served.choice(prompt=PROMPT, **arguments())
-    tree = served.call("GET", f"/v1/live_requests/{choice.request_id}").json()["sequences"]
-    assert [sequence["request_id"] for sequence in tree[1:]] == [child["request_id"] for child in choice.children]
-    assert _text(tree[0]) == f"{choice.text}{EOS}"
-
-
-def found(served: Server, request_id: str) -> dict[str, Any]:
-    """What the list says about a request."""
-    requests: list[dict[str, Any]] = served.call("GET", "/v1/live_requests").json()["requests"]
-    return next(each for each in requests if each["request_id"] == request_id)
-
-
-def _text(sequence: dict[str, Any]) -> str:
-    return "".join(piece["text"] for piece in sequence["last_texts"])

@@ -3,7 +3,6 @@
 
 import http.client
 import json
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -64,22 +63,6 @@ def test_a_chat_names_what_it_waits_for(served: Server) -> None:
         if waiting := getattr(chunk.choices[0], "waiting", None):
             served.call("POST", "/v1/resume_sequence", json={"request_id": waiting["request_id"], "text": " stone"})
     assert text == f"{SYNC} stone{SYNC}"
-
-
-def test_the_log_names_who_waits_once(served: Server) -> None:
-    """With what it is resumed by; the interval of the server's statistics is a second."""
-    with ThreadPoolExecutor(1) as clients:
-        answer = clients.submit(lambda: served.choice(**waits_for_its_caller()))
-        (request_id,) = until(served.waiting)
-
-        def num_lines() -> int:
-            return served.log.read_text().count(f"{request_id}: waits for its caller after 1 tokens")
-
-        until(num_lines)
-        time.sleep(3)
-        assert num_lines() == 1
-        served.call("POST", "/v1/resume_sequence", json={"request_id": request_id})
-        answer.result()
 
 
 def _only(kind: type[Kind], stream: Iterator[Any]) -> Iterator[Kind]:
