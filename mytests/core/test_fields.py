@@ -72,6 +72,7 @@ BAD_VALUES: list[tuple[Any, str]] = [
         "position_rule is 'both'; use 'sequential' or 'overlap'",
     ),
     ({"position_rule": "overlap"}, "position_rule is 'overlap'; .*set child_merge_strategy='kv_inject'"),
+    ({"child_merge_strategy": "none", "position_rule": "overlap"}, "position_rule is 'overlap'; .*set child_merge_st"),
     ({"max_tree_tokens": -1}, "max_tree_tokens is -1; use an integer of at least 1"),
     ({"max_children": 0}, "max_children is 0; use an integer of at least 1"),
     ({"unjoined_at_end": "drop"}, "unjoined_at_end is 'drop'; use 'join' or 'cancel'"),

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only the whole engine has: hook tokens as text, resumption by a caller, streams, guided children."""
+"""What only the whole engine has: callers, grammars of trees, and far less KV than histories of the fuzzer need."""
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -10,11 +12,16 @@ from forkjoin_engine import GREEDY, MODEL_FOLDER, hooks_for, open_engine
 from forkjoin_task import held_out_prompts
 from prometheus_client import REGISTRY
 
+from mytests.fuzz.fuzzing import History, Request, Run, Setup, replay
+from mytests.fuzz.history import BLOCK_SIZE, POLICIES
+from mytests.harness.tiers import names
 from mytests.harness.v0.leftovers import assert_empty
+from sequence_hooks.config.choices import BlockedKVPolicy
 from vllm import EngineArgs, LLMEngine, RequestOutput, SamplingParams
 from vllm.sampling_params import GuidedDecodingParams
 
 pytestmark = pytest.mark.model
+
 
 ARGS: dict[str, Any] = {"model": str(MODEL_FOLDER), "dtype": "float32", "enforce_eager": True, "max_model_len": 512}
 MANUAL = {"sync_token": "<sync>", "sync_resume": "manual"}
@@ -93,3 +100,63 @@ class TestGuidedDecoding:
         texts = {child.text.removesuffix("<eos>") for output in outputs for child in output.outputs[0].children}
         assert texts and texts <= {"abc", "cab"}
         assert_empty(llm)
+
+
+SHARE = 0.3
+SETUP = Setup(
+    block_on="sync",
+    max_model_len=192,
+    max_num_seqs=256,
+    max_num_batched_tokens=512,
+    max_children=8,
+    prefixes=((5,), (6, 7)),
+)
+
+
+def requests(number: int) -> Iterator[Request]:
+    """So many requests that arrive all at once, with prompts and limits of all lengths."""
+    draw = Random(0)
+    for index in range(number):
+        yield Request(draw.randint(1, 60), max_tokens=draw.randint(6, 16), plan_seed=index, topic=index)
+
+
+def history(number: int, policy: BlockedKVPolicy, num_blocks: int) -> History:
+    """The requests, on an engine with ``num_blocks`` blocks."""
+    spare_blocks = num_blocks - -(-SETUP.max_model_len // BLOCK_SIZE)
+    return History(replace(SETUP, blocked_kv_policy=policy, spare_blocks=spare_blocks), tuple(requests(number)))
+
+
+@pytest.fixture(scope="module", params=names([60, 200], [60]))
+def num_requests(request: pytest.FixtureRequest) -> int:
+    """How many come at once."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def peak(num_requests: int) -> int:
+    """The most blocks in use at a time if there are enough for all."""
+    run = Run(history(num_requests, "auto", num_requests * SETUP.max_model_len // BLOCK_SIZE))
+    (scheduler,), used = run.engine.scheduler, []
+    schedule, manager = scheduler.schedule, scheduler.block_manager
+
+    def observed() -> object:
+        scheduled = schedule()
+        used.append(manager.num_total_gpu_blocks - manager.get_num_free_gpu_blocks())
+        return scheduled
+
+    scheduler.schedule = observed
+    run.finish()
+    assert scheduler.num_cumulative_preemption == scheduler.evictor.num_recomputed == 0
+    assert max(len(output.outputs[0].children) for output in run.outputs.values()) >= SETUP.max_children
+    return max(used)
+
+
+@pytest.mark.parametrize("policy", names(POLICIES, ["swap", "preserve"]))
+def test_all_finish_with_the_models_tokens_under_every_policy(
+    policy: BlockedKVPolicy, num_requests: int, peak: int
+) -> None:
+    """They have 30 % of the KV that they could use; `replay` checks each token, tree and logprob, and for leaks."""
+    tally = replay(history(num_requests, policy, round(SHARE * peak)))
+    assert tally.sequences > 4 * num_requests
+    assert min(tally.joins, tally.preemptions, tally.tokens_given_up) > 0
+    assert policy == "preserve" or min(tally.discards, tally.joins_after_loss) > 0

@@ -56,19 +56,6 @@ class TestPolicies:
         (join,) = finished(engine).joins
         assert join.num_replaced and join.num_prefill == join.num_context
 
-    def test_swapped_kv_comes_back(self) -> None:
-        """The resume prefills only new tokens."""
-        engine = blocked_under_pressure("swap", num_cpu_blocks=8)
-        assert engine.scheduler.evictor.evictions == {"swap": 1}
-        assert engine.scheduler.block_manager.get_num_free_cpu_blocks() == 6
-        assert num_prefilled(engine) == 1 + 4
-
-    def test_preserve_has_the_running_preempted(self) -> None:
-        """A BLOCKED sequence keeps its KV."""
-        engine = blocked_under_pressure("preserve")
-        assert engine.scheduler.evictor.evictions == {}
-        assert num_prefilled(engine) == 1 + 4
-
     @pytest.mark.parametrize(("seconds_per_block", "means"), [(1.0, "swap"), (2.5, "discard")])
     def test_auto_takes_the_means_that_wastes_less(
         self, seconds_per_block: float, means: str, monkeypatch: pytest.MonkeyPatch

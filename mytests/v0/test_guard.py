@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from mytests.harness.surgical import EOS, SYNC_HOOKS, Sampling, SurgicalEngine, finished, plan
+from mytests.harness.handlers import FORK, own
+from mytests.harness.surgical import EOS, SYNC_HOOKS, Sampling, SpecialKwargs, SurgicalEngine, finished, plan
 from sequence_hooks.tree.log import OncePerRequest
 from vllm.engine.guard import GuardedProcessor, guard_processors
 from vllm.engine.output_processor.stop_checker import request_of
@@ -175,3 +176,13 @@ class TestOncePerRequest:
         told = OncePerRequest(request_of)
         assert all(told.is_first(name) for name in ("a", "b", "c", "a"))
         assert not told.is_first("c")
+
+    @pytest.mark.rule(8)
+    def test_the_log_grows_by_a_line_a_request(self, caplog: pytest.LogCaptureFixture) -> None:
+        """However many of its samples have the fault; `mytests/rules/test_logs.py` has what the line says."""
+        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Failing")}))
+        for name in ("r_parallel_sample_0", "r_parallel_sample_1"):
+            engine.add(name)
+        engine.run(plan(r_parallel_sample_0="***z", r_parallel_sample_1="*z"))
+        assert len([record for record in caplog.records if "output_processor" in record.name]) == 1
+        engine.assert_empty()

@@ -1,17 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream's statistics, in which a request with its children counts once."""
+"""What operators of V0 are told, in which a request with its children counts once: statistics, metrics, spans."""
 
 import dataclasses
+import logging
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan
 
+from mytests.harness.measured import LABELS, measured, told, unregister
 from mytests.harness.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, completed, plan
+from mytests.harness.traced import NESTED, collected, exporter
 from mytests.harness.v0.groups import child_of
 from mytests.harness.v0.scenes import Event, Scene
+from vllm._upstream.engine import llm_engine as upstream
 from vllm.config import SpecialKwargs
 from vllm.core.scheduler import SchedulerOutputs
+from vllm.engine.hook_metrics import HookStatLogger
+from vllm.engine.llm_engine import LLMEngine
 from vllm.engine.tree_stats import (
     add_finished,
     count_requests,
@@ -20,7 +29,8 @@ from vllm.engine.tree_stats import (
     requests_alone,
     still_skipped,
 )
-from vllm.sequence import SequenceStatus
+from vllm.sequence import SequenceGroup, SequenceStatus
+from vllm.tracing import SpanAttributes
 
 FIGURES = {
     "time_e2e_requests": 9.0,
@@ -145,3 +155,120 @@ class TestEnds:
         stats: Any = SimpleNamespace(now=10.0, **{name: [] for name in FIGURES})
         add_finished(stats, [group])
         assert {name: getattr(stats, name) for name in FIGURES} == {name: [each] for name, each in FIGURES.items()}
+
+
+SWAPPING = dataclasses.replace(SYNC_HOOKS, sync_resume="manual", blocked_kv_policy="swap")
+
+
+@pytest.fixture(autouse=True)
+def nothing_registered() -> Iterator[None]:
+    """No engine before has left any."""
+    unregister()
+    yield
+    unregister()
+
+
+def test_kv_in_swap_space_is_not_held_on_the_device() -> None:
+    """Evictions are counted by means."""
+    engine, log = measured(SWAPPING, num_blocks=16, num_cpu_blocks=16, max_model_len=32)
+    group = engine.add(prompt="p" * 8)
+    engine.run_until(lambda: len(engine.scheduler.blocked) == 1, plan(r="."))
+    assert engine.scheduler.evictor.evict_one([group], 2)
+    log()
+    assert (told("blocked_kv_evictions_total", means="swap"), told("blocked_cache_usage_perc")) == (1, 0)
+
+
+def test_a_line_is_logged_once_per_interval(caplog: pytest.LogCaptureFixture) -> None:
+    """Not before."""
+    engine = SurgicalEngine(SWAPPING)
+    logger: Any = HookStatLogger(1e9, LABELS, [engine.scheduler])
+    engine.add()
+    engine.run_until(lambda: len(engine.scheduler.blocked) == 1, plan(r="."))
+    with caplog.at_level(logging.INFO, logger="vllm.engine.hook_metrics"):
+        logger.log(SimpleNamespace(now=0.0))
+    assert "Blocked" not in caplog.text
+
+
+def test_it_has_nothing_to_say_of_itself() -> None:
+    """Upstream asks each logger for the configuration of the cache."""
+    config: Any = None
+    HookStatLogger(0, LABELS, [SurgicalEngine().scheduler]).info("cache_config", config)
+    assert told("cache_config_info") is None
+
+
+def test_an_engine_that_logs_has_it() -> None:
+    """It gets upstream's interval and label."""
+    engine: Any = LLMEngine.__new__(LLMEngine)
+    engine.log_stats, engine.scheduler = True, [SurgicalEngine().scheduler]
+    engine.stat_loggers = {"prometheus": SimpleNamespace(local_interval=5)}
+    engine.model_config = SimpleNamespace(served_model_name="m")
+    engine._add_hook_metrics()
+    assert engine.stat_loggers["hooks"].local_interval == 5
+    assert told("num_requests_blocked") == 0
+
+
+@pytest.fixture
+def engine() -> LLMEngine:
+    """An engine that does nothing but trace."""
+    exporter().clear()
+    engine = LLMEngine.__new__(LLMEngine)
+    engine.tracer, engine.model_config = trace.get_tracer("test"), type("Config", (), {"model": "tiny"})
+    return engine
+
+
+def traced(engine: LLMEngine, group: SequenceGroup) -> dict[str, ReadableSpan]:
+    """The spans that are made for a group, by request id."""
+    engine.create_trace_span(group)
+    return collected()
+
+
+def finished_group(**texts: str) -> SequenceGroup:
+    """A request that has ended, with the times that an engine would have set."""
+    engine = SurgicalEngine(NESTED)
+    group = engine.add()
+    engine.run(plan(**texts))
+    group.metrics.first_token_time = group.metrics.finished_time = 5.0
+    engine.assert_empty()
+    return group
+
+
+class TestSpans:
+    def test_a_child_has_its_own_times(self, engine: LLMEngine) -> None:
+        """Its span is from its spawn to its end, not from its request's start to that one's end."""
+        group = finished_group(r="!z", r_child_0="A")
+        (child,) = group.first_seq.branch.children
+        child.spawn_time, child.finished_time = 2.0, 3.5
+        child.sequence.group.metrics.first_scheduled_time = 2.25
+        span = traced(engine, group)["r_child_0"]
+        assert (span.start_time, span.end_time) == (2_000_000_000, 3_500_000_000)
+        assert (span.attributes or {})[SpanAttributes.GEN_AI_LATENCY_TIME_IN_QUEUE] == 0.25
+
+    def test_what_has_no_end_yet_is_traced_with_its_join(self, engine: LLMEngine) -> None:
+        """With asynchronous output it may have joined later; and a child's span is made at the end of its request."""
+        group = finished_group(r="!z", r_child_0="A")
+        child = group.first_seq.branch.children[0].sequence.group
+        group.metrics.finished_time, child.metrics.finished_time = None, 5.0
+        assert traced(engine, group) == traced(engine, child) == {}
+
+    def test_the_tracer_is_the_engines_own_again(self, engine: LLMEngine) -> None:
+        """Afterwards, with children and without."""
+        tracer = engine.tracer
+        for texts in ({"r": "z"}, {"r": "!z", "r_child_0": "A"}):
+            assert list(traced(engine, finished_group(**texts))) == list(texts)
+            assert engine.tracer is tracer
+
+
+@pytest.mark.parametrize("is_traced", [True, False])
+def test_requests_that_end_at_a_join_are_traced(is_traced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Upstream traces only the requests of the current step."""
+    engine, made = LLMEngine.__new__(LLMEngine), []
+    engine.tracer = object() if is_traced else None
+    monkeypatch.setattr(upstream.LLMEngine, "create_trace_span", lambda _, group: made.append(group.request_id))
+    group = finished_group(r="z")
+    outputs: Any = type("Outputs", (), {"scheduled_seq_groups": [], "ignored_seq_groups": [group]})
+    group.first_seq.branch = None
+    engine.do_tracing(outputs)
+    assert made == []
+    monkeypatch.setattr("vllm.engine.llm_engine.finished_at_join", lambda _: [group])
+    engine.do_tracing(outputs)
+    assert made == (["r"] if is_traced else [])
