@@ -13,7 +13,6 @@ from forkjoin_work import BLOCK_SIZE, Counted, stretches, three_ways
 from mytests.harness.served import PROMPT
 from mytests.harness.servers import SURE_PROMPT
 from mytests.harness.sure import MIN_MARGIN, margin, sure_prompts
-from mytests.harness.tiers import names
 from vllm import LLM, SamplingParams
 
 NUM_PROMPTS = 10
@@ -26,7 +25,7 @@ def plain() -> LLM:
 
 @pytest.mark.model
 @pytest.mark.floats
-@pytest.mark.parametrize("mode", names(MODES, ["sync"]))
+@pytest.mark.parametrize("mode", MODES)
 def test_a_client_samples_the_same(mode: Mode, plain: LLM) -> None:
     """It asks for each stretch of a parent and for each child, with the context that they had."""
     outputs = open_engine(hooks_for(mode)).generate(sure_prompts(NUM_PROMPTS, 3, mode), GREEDY, use_tqdm=False)
@@ -36,6 +35,7 @@ def test_a_client_samples_the_same(mode: Mode, plain: LLM) -> None:
     params = [SamplingParams(temperature=0, max_tokens=len(sampled), ignore_eos=True) for _, sampled in pairs]
     answers = plain.generate(prompts, params, use_tqdm=False)
     assert [list(answer.outputs[0].token_ids) for answer in answers] == [sampled for _, sampled in pairs]
+    assert len(pairs) > 4 * NUM_PROMPTS
 
 
 @pytest.mark.model

@@ -13,7 +13,7 @@ import pytest
 from mytests.harness.async_steps import AsyncEngine, script
 from mytests.harness.handlers import FORK, Seeing, own
 from mytests.harness.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, Sampling, SurgicalEngine, completed, ids
-from mytests.harness.v0.variants import SAMPLES, add_samples
+from mytests.harness.v0.scenes import SAMPLES, add_samples
 from sequence_hooks.handlers import TokenEvent
 from vllm.config import SpecialKwargs
 from vllm.inputs import token_inputs
@@ -177,37 +177,26 @@ def engine_with_samples(
     return engine, told
 
 
-def text_of(completion: CompletionOutput) -> str:
-    """The text of its tokens; hook tokens and EOS have none."""
-    return "".join(chr(token) for token in completion.token_ids if token > SYNC)
+def check(completion: CompletionOutput, has_logprobs: bool = True) -> None:
+    """Check that text, token ids and logprobs are of the same tokens; hook tokens and EOS have no text."""
+    assert completion.text == "".join(chr(token) for token in completion.token_ids if token > SYNC)
+    logprobs = [next(iter(entry)) for entry in completion.logprobs or ()]
+    assert logprobs == list(completion.token_ids) * has_logprobs
 
 
-def check(completion: CompletionOutput) -> None:
-    """Check that text, token ids and logprobs are of the same tokens."""
-    assert completion.text == text_of(completion)
-    assert [next(iter(entry)) for entry in completion.logprobs or ()] == list(completion.token_ids)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_output_leaves_out_tokens_that_have_no_text_yet(kind: RequestOutputKind) -> None:
+@pytest.mark.parametrize(("kind", "logprobs"), [(KINDS[0], 1), (KINDS[1], 1), (DELTA, None)])
+def test_an_output_leaves_out_tokens_that_have_no_text_yet(kind: RequestOutputKind, logprobs: int | None) -> None:
     """One sample's hook token is processed at once, but the other's token later; so it is with cumulative logprobs."""
-    engine, told = engine_with_samples(params={"output_kind": kind})
+    engine, told = engine_with_samples(params={"output_kind": kind, "logprobs": logprobs})
     engine.run(SCRIPT)
     for completion in told:
-        check(completion)
+        check(completion, has_logprobs=logprobs is not None)
     second = [completion for completion in told if completion.index == 1]
     texts = [completion.text for completion in second]
     assert ("".join(texts) if kind == DELTA else texts[-1]) == "defghijkl"
     if kind != DELTA:
         # That of each token is -1.
         assert [each.cumulative_logprob for each in second] == [-len(each.token_ids) for each in second]
-
-
-def test_without_logprobs_there_is_nothing_else_to_leave_out() -> None:
-    """Without logprobs, the text and token ids of each output agree."""
-    engine, told = engine_with_samples(params={"output_kind": DELTA, "logprobs": None})
-    engine.run(SCRIPT)
-    assert [completion.text for completion in told] == [text_of(completion) for completion in told]
 
 
 @pytest.mark.parametrize("kind", KINDS)

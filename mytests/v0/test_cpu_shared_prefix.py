@@ -35,20 +35,23 @@ def free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_shared_prefix_plan, "KEPT_PART", 1)
 
 
+def spied(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> Mock:
+    """Records the calls of a function."""
+    spy = Mock(wraps=getattr(module, name))
+    monkeypatch.setattr(module, name, spy)
+    return spy
+
+
 @pytest.fixture
 def attended(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """Records the calls that attend for a group."""
-    spy = Mock(wraps=torch_sdpa.attend_group)
-    monkeypatch.setattr(torch_sdpa, "attend_group", spy)
-    return spy
+    """The calls that attend for a group."""
+    return spied(monkeypatch, torch_sdpa, "attend_group")
 
 
 @pytest.fixture
 def gathered(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """Records the calls that gather a prefix."""
-    spy = Mock(wraps=cpu_shared_prefix.gather_blocks)
-    monkeypatch.setattr(cpu_shared_prefix, "gather_blocks", spy)
-    return spy
+    """The calls that gather a prefix."""
+    return spied(monkeypatch, cpu_shared_prefix, "gather_blocks")
 
 
 @pytest.fixture

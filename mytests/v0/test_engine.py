@@ -1,81 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only the whole engine has: callers, grammars of trees, and far less KV than histories of the fuzzer need."""
+"""What only the whole engine has: grammars of trees, and far less KV than histories of the fuzzer need."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
-from typing import Any
 
 import pytest
-from forkjoin_engine import GREEDY, MODEL_FOLDER, hooks_for, open_engine
+from forkjoin_engine import GREEDY, hooks_for, open_engine
 from forkjoin_task import held_out_prompts
-from prometheus_client import REGISTRY
 
 from mytests.fuzz.fuzzing import History, Request, Run, Setup, replay
 from mytests.fuzz.history import BLOCK_SIZE, POLICIES
 from mytests.harness.tiers import names
-from mytests.harness.v0.leftovers import assert_empty
+from mytests.harness.v0.groups import assert_empty
 from sequence_hooks.config.choices import BlockedKVPolicy
-from vllm import EngineArgs, LLMEngine, RequestOutput, SamplingParams
+from vllm import SamplingParams
 from vllm.sampling_params import GuidedDecodingParams
 
 pytestmark = pytest.mark.model
-
-
-ARGS: dict[str, Any] = {"model": str(MODEL_FOLDER), "dtype": "float32", "enforce_eager": True, "max_model_len": 512}
-MANUAL = {"sync_token": "<sync>", "sync_resume": "manual"}
-
-
-def force(*token_ids: int) -> Callable[[tuple[int, ...], Any], Any]:
-    """A logits processor that allows only the given tokens, one after the other."""
-
-    def process(past: tuple[int, ...], logits: Any) -> Any:
-        wanted = token_ids[len(past)]
-        kept = logits[wanted].clone()
-        logits.fill_(float("-inf"))
-        logits[wanted] = kept
-        return logits
-
-    return process
-
-
-@pytest.fixture(scope="module")
-def manual() -> LLMEngine:
-    """An engine whose syncs wait for a caller."""
-    return LLMEngine.from_engine_args(EngineArgs(**ARGS, special_kwargs=MANUAL))
-
-
-@pytest.fixture
-def tokens(manual: LLMEngine) -> Callable[[str], list[int]]:
-    """A function that returns the token ids of a text."""
-    return lambda text: manual.get_tokenizer().encode(text, add_special_tokens=False)
-
-
-def run(engine: LLMEngine) -> Iterator[RequestOutput]:
-    """The outputs until everything has finished, or waits for a caller."""
-    while engine.has_unfinished_requests() and not engine.is_waiting_for_callers():
-        yield from engine.step()
-
-
-class TestResume:
-    def test_a_caller_lets_a_sequence_go_on(self, manual: LLMEngine, tokens: Callable[[str], list[int]]) -> None:
-        """A tool call: the sequence waits, gets the tool's text, and resumes after it. It was BLOCKED meanwhile."""
-        name, labels = "vllm:request_blocked_time_seconds_count", {"model_name": str(MODEL_FOLDER)}
-        before = REGISTRY.get_sample_value(name, labels)
-        params = SamplingParams(temperature=0, logits_processors=[force(*tokens("a<sync>b<eos>"))])
-        manual.add_request("tool", "call\n", params)
-        list(run(manual))
-        (waiting,) = manual.sequences_awaiting_resume()
-        assert (waiting.request_id, waiting.index, waiting.text) == ("tool", 0, "a")
-        with pytest.raises(ValueError, match="token id 100000 is not in the model"):
-            manual.resume_sequence("tool", [100000])
-        manual.resume_sequence("tool", " answer ")
-        *_, last = run(manual)
-        assert last.outputs[0].text == "a answer b"
-        assert last.outputs[0].joins[0].num_prefill == len(tokens(" answer ")) + 1
-        assert not manual.has_unfinished_requests()
-        assert before is not None and REGISTRY.get_sample_value(name, labels) == before + 1
 
 
 class TestGuidedDecoding:

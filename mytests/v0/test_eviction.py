@@ -8,8 +8,7 @@ import pytest
 
 from mytests.fuzz.handlers import REPLACING
 from mytests.harness.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished
-from mytests.harness.v0.scenes import Event, Scene
-from mytests.harness.v0.variants import MANUAL, engine_with_kv
+from mytests.harness.v0.scenes import MANUAL, Event, Scene, engine_with_kv
 from vllm.core.hooked_sequence import branch_of
 
 

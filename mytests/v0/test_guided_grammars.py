@@ -101,17 +101,6 @@ class TestBackends:
             tried(backend="xgrammar", **grammar)
         tried(backend="xgrammar", regex="a")
 
-    @pytest.mark.full
-    def test_a_process_that_was_killed_is_started_again(self) -> None:
-        """The grammar that comes next is tried as usual."""
-        trials, tokenizer = GrammarTrials(), get_tokenizer(str(MODEL_FOLDER))
-        trials.check(regex("a", "xgrammar"), tokenizer, MODEL)
-        assert trials._process is not None
-        trials._process.kill()
-        trials._process.wait()
-        trials.check(regex("b", "xgrammar"), tokenizer, MODEL)
-        trials.close()
-
 
 SKELETON = SpecialKwargs(protocol="skeleton", max_children=3)
 

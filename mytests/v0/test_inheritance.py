@@ -8,8 +8,7 @@ import pytest
 
 from mytests.harness.surgical import EOS, HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, finished
 from mytests.harness.v0.groups import child_of
-from mytests.harness.v0.scenes import Scene
-from mytests.harness.v0.variants import MANUAL, SAMPLES, add_samples
+from mytests.harness.v0.scenes import MANUAL, SAMPLES, Scene, add_samples
 from vllm.config import SpecialKwargs
 from vllm.lora.request import LoRARequest
 from vllm.outputs import CompletionOutput

@@ -7,7 +7,7 @@ import pytest
 
 from mytests.harness.surgical import EOS, HOOKS, PROMISE, SYNC, SurgicalEngine, completed, finished, plan
 from mytests.harness.v0.groups import child_of
-from mytests.harness.v0.variants import POLICIES, engine_with_kv
+from mytests.harness.v0.scenes import POLICIES, engine_with_kv
 
 
 class TestTrees:

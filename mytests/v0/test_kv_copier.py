@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -63,6 +63,7 @@ def fields_and_copies(draw: st.DrawFn) -> tuple[dict[str, Any], Copies]:
 
 class TestCopies:
     @settings(max_examples=60, deadline=None, derandomize=True)
+    @example(({}, [(1, 2, 9, 9), (2, 1, 9, 9)]))
     @given(fields_and_copies())
     def test_a_step_copies_as_if_all_at_once(self, drawn: tuple[dict[str, Any], Copies]) -> None:
         """In every layer values are copied bit for bit and keys are moved; every other slot stays bit for bit."""
@@ -77,14 +78,6 @@ class TestCopies:
             assert torch.equal(new[others], old[others])
             assert torch.equal(new[destinations, 1], old[sources, 1])
             assert_rotated(turned_on, expected, model.shape, num_moves=3)
-
-    def test_two_slots_of_a_block_change_places(self) -> None:
-        """All sources are read before any destination is written."""
-        model = TinyModel()
-        was = model.rows()
-        model.copy_kv((1, 2, 9, 9), (2, 1, 9, 9))
-        for old, new in zip(was, model.rows(), strict=True):
-            assert torch.equal(new[[2, 1]], old[[1, 2]])
 
     def test_layers_may_differ_in_their_rotary_embeddings(self) -> None:
         """Gemma 3 has one for its local layers and another for its global ones."""

@@ -65,23 +65,6 @@ class TestEveryRotaryEmbedding:
             assert torch.equal(injected.view(bits), keys.view(bits))
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(
-    st.sampled_from(sorted(ROTARIES)), st.integers(0, LAST), st.integers(0, LAST), st.integers(0, LAST), st.booleans()
-)
-def test_moves_add_up(name: str, start: int, between: int, end: int, is_neox_style: bool) -> None:
-    """Moving from p to q to r is moving from p to r."""
-    shape = RotaryShape(is_neox_style=is_neox_style)
-    rotary = ROTARIES[name](shape)
-    keys = torch.randn(1, 2, 32, generator=torch.Generator().manual_seed(2))
-
-    def move(keys: torch.Tensor, before: int, after: int) -> torch.Tensor:
-        return rotation(rotary, torch.tensor([before]), torch.tensor([after])).apply(keys)
-
-    twice = move(move(keys, start, between), between, end)
-    assert_rotated(twice, move(keys, start, end), shape, num_moves=3)
-
-
 def test_bfloat16_keys_are_computed_in_float32_and_rounded_once() -> None:
     """The result is as close to the exact one as bfloat16 gets, though the table is bfloat16 too."""
     shape = RotaryShape(dtype=torch.bfloat16)
@@ -168,13 +151,3 @@ def test_flash_attentions_layout_has_tokens_before_heads() -> None:
     kv_cache = attention.kv_cache[0]
     for view, own in zip(open_cache(attention, kv_cache), kv_cache, strict=True):
         assert torch.equal(view.read(torch.tensor([5, 11])), torch.stack([own[1, 1], own[2, 3]]))
-
-
-def test_what_is_read_is_a_copy() -> None:
-    """A step reads all its sources before it writes any destination."""
-    model = TinyModel()
-    (keys, _), slots = model.caches()[0], torch.tensor([0])
-    was = keys.read(slots)
-    kept = was.clone()
-    keys.write(slots, was + 1)
-    assert torch.equal(was, kept)

@@ -2,7 +2,6 @@
 """How our tree lies over upstream's: one copy of every module, upstream's names, our changes."""
 
 import importlib
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +10,9 @@ import pytest
 
 import vllm
 import vllm._overlay
-from mytests.harness.surgical import HOOKS
 from sequence_hooks.v1.stock import check_stock
 from vllm._overlay import UPSTREAM_ROOT, extend_package
 from vllm._upstream import sequence as upstream_sequence
-from vllm.engine.arg_utils import EngineArgs
 from vllm.sequence import SequenceStatus
 
 OURS = Path(vllm.__file__).parent
@@ -127,14 +124,6 @@ def test_what_upstreams_root_package_imports_is_an_attribute() -> None:
     is_imported = "'vllm.env_override' in sys.modules"
     printed = run_python(f"import sys, vllm; print({is_imported}, *(getattr(vllm, name).__name__ for name in {names}))")
     assert printed.splitlines()[-1].split() == ["True", *(f"vllm.{name}" for name in names)]
-
-
-def test_special_kwargs_survive_a_pickle_into_another_process(tmp_path: Path) -> None:
-    """Worker processes get the config by pickle."""
-    path = tmp_path / "args"
-    path.write_bytes(pickle.dumps(EngineArgs(model="m", special_kwargs=HOOKS)))
-    printed = run_python(f"import pickle; print(pickle.load(open({str(path)!r}, 'rb')).special_kwargs)")
-    assert printed.splitlines()[-1] == str(HOOKS)
 
 
 def test_only_overlay_modules_import_upstream() -> None:

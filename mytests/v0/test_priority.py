@@ -9,8 +9,7 @@ import pytest
 from mytests.harness.async_steps import AsyncEngine, script
 from mytests.harness.surgical import HOOKS, PROMISE, SurgicalEngine, finished
 from mytests.harness.v0.groups import child_of
-from mytests.harness.v0.scenes import Scene
-from mytests.harness.v0.variants import MANUAL, engine_with_kv
+from mytests.harness.v0.scenes import MANUAL, Scene, engine_with_kv
 
 LOW, MIDDLE, URGENT = 9, 5, 0
 TWO = dataclasses.replace(HOOKS, children_per_promise=2)

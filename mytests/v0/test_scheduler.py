@@ -7,8 +7,7 @@ import pytest
 
 from mytests.harness.surgical import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
 from mytests.harness.v0.groups import child_of
-from mytests.harness.v0.scenes import Scene
-from mytests.harness.v0.variants import MANUAL
+from mytests.harness.v0.scenes import MANUAL, Scene
 from sequence_hooks.tree.integrity import IntegrityError
 from sequence_hooks.tree.port import SchedulerPort
 from vllm.core.hook_queues import IllegalTransition

@@ -8,13 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
 
 from mytests.harness.measured import LABELS, measured, told, unregister
 from mytests.harness.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, completed, plan
 from mytests.harness.traced import NESTED, collected, exporter
-from mytests.harness.v0.groups import child_of
+from mytests.harness.v0.groups import child_of, tracing_engine
 from mytests.harness.v0.scenes import Event, Scene
 from vllm._upstream.engine import llm_engine as upstream
 from vllm.config import SpecialKwargs
@@ -209,11 +208,9 @@ def test_an_engine_that_logs_has_it() -> None:
 
 @pytest.fixture
 def engine() -> LLMEngine:
-    """An engine that does nothing but trace."""
+    """An engine that does nothing but trace, and has not yet."""
     exporter().clear()
-    engine = LLMEngine.__new__(LLMEngine)
-    engine.tracer, engine.model_config = trace.get_tracer("test"), type("Config", (), {"model": "tiny"})
-    return engine
+    return tracing_engine()
 
 
 def traced(engine: LLMEngine, group: SequenceGroup) -> dict[str, ReadableSpan]:
@@ -261,8 +258,8 @@ class TestSpans:
 @pytest.mark.parametrize("is_traced", [True, False])
 def test_requests_that_end_at_a_join_are_traced(is_traced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Upstream traces only the requests of the current step."""
-    engine, made = LLMEngine.__new__(LLMEngine), []
-    engine.tracer = object() if is_traced else None
+    engine, made = tracing_engine(), []
+    engine.tracer = engine.tracer if is_traced else None
     monkeypatch.setattr(upstream.LLMEngine, "create_trace_span", lambda _, group: made.append(group.request_id))
     group = finished_group(r="z")
     outputs: Any = type("Outputs", (), {"scheduled_seq_groups": [], "ignored_seq_groups": [group]})

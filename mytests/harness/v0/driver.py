@@ -10,8 +10,7 @@ from mytests.fuzz.model import fill_with_noise
 from mytests.fuzz.plan import Plan
 from mytests.harness.async_output import allowed, call_back
 from mytests.harness.driver import NO_HOOK, Driver, Watcher, read_kv
-from mytests.harness.v0.groups import cached_blocks
-from mytests.harness.v0.leftovers import assert_engine_empty
+from mytests.harness.v0.groups import assert_engine_empty, cached_blocks
 from vllm import RequestOutput, SamplingParams
 from vllm.config import SpecialKwargs
 from vllm.engine.arg_utils import EngineArgs

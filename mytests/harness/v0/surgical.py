@@ -14,8 +14,7 @@ from mytests.harness.base import BaseEngine, Scheduled
 from mytests.harness.characters import EOS, CharTokenizer, ids
 from mytests.harness.stepped import Tokens, chooser
 from mytests.harness.v0.characters import detokenizer_of
-from mytests.harness.v0.groups import cached_blocks, sampling_of, trace_span
-from mytests.harness.v0.leftovers import assert_no_group_left
+from mytests.harness.v0.groups import assert_no_group_left, cached_blocks, sampling_of, trace_span
 from mytests.harness.v0.worker import PretendedWorker
 from sequence_hooks.kv.step_costs import StepCosts
 from sequence_hooks.results import Waiting
