@@ -26,13 +26,11 @@ from mytests.fuzz.injection_runs import (
     samples,
 )
 from mytests.fuzz.model import EOS, PROMISE, SYNC
-from mytests.fuzz.params import Params
 from mytests.fuzz.tree import tree_of
 from mytests.harness.dialect import DIALECT
 from mytests.harness.driver import NO_HOOK
 from mytests.harness.same_kv import assert_same_kv
 from mytests.harness.tiers import pairs
-from mytests.harness.ties import NUM_LOGPROBS, is_same, logprobs_of
 from sequence_hooks.config.choices import BlockedKVPolicy, BlockOn, PositionRule
 
 pytestmark = [pytest.mark.model, pytest.mark.floats]
@@ -79,20 +77,6 @@ class TestOneChildThatSawAll:
         # One engine is open at a time.
         distance = distance_from_prefill(run, "r0")
         assert distance <= 1.2 * max(distance_from_prefill(finished(plain), NO_HOOK), HALF_A_ROUNDING) < 0.01
-
-    def test_tokens_are_those_of_concatenation(self) -> None:
-        """Injection changes no result, only which sequence computes it."""
-        outputs = []
-        rules: tuple[PositionRule | None, ...] = ("sequential", None)
-        for rule in rules:
-            history = one_child(replace(SAW_ALL["promise"], position_rule=rule), 12, NUM_RESULT)
-            (request,) = history.requests
-            asking = replace(request, params=Params(logprobs=NUM_LOGPROBS))
-            outputs.append(finished(replace(history, requests=(asking,))).outputs["r0"].outputs[0])
-        injected, merged = outputs
-        # What the child has sampled is part of its parent's tokens.
-        is_same(injected.token_ids, merged.token_ids, logprobs_of(merged))
-        assert [output.joins[0].num_prefill for output in outputs] == [2, NUM_RESULT + 1]
 
 
 def in_half_precision(setup: Setup) -> tuple[History, History]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our benchmarks on a small scale, and upstream's own, unchanged, with ``--special-kwargs``."""
+"""Upstream's own benchmarks, unchanged, with ``--special-kwargs``; and ours of the plug-in beside the fork."""
 
 import json
 import os
@@ -13,13 +13,9 @@ from urllib.parse import urlsplit
 import pytest
 from forkjoin_engine import MODEL_FOLDER, hooks_for
 
-from benchmarks.forkjoin.measure import measure
 from benchmarks.forkjoin.models import SMALL, Model
 from benchmarks.forkjoin.plans import Plan, equal
-from benchmarks.forkjoin.report import write
-from benchmarks.forkjoin.results import Machine, Results
 from benchmarks.forkjoin.sides import Workshop
-from benchmarks.forkjoin.suites import Suite
 from benchmarks.plugin_forkjoin import measure as plugin
 from benchmarks.plugin_forkjoin.contestants import CONTESTANTS
 from benchmarks.plugin_forkjoin.outcomes import Outcomes
@@ -125,27 +121,6 @@ def at(address: str) -> list[str]:
     """The arguments of a benchmark against a server."""
     place = urlsplit(address)
     return ["--host", str(place.hostname), "--port", str(place.port)]
-
-
-SMALLEST = Suite(
-    rounds=1,
-    grids=((SMALL, (equal(64, 2, 8), equal(64, 4, 8))),),
-    batches=((SMALL, (equal(32, 2, 8),)),),
-    batch_rounds=1,
-    forests=(Plan(64, (8,) * 2, num_requests=3), Plan(64, (8,) * 2, depth=2)),
-    pressure_rounds=0,
-)
-
-
-def test_every_side_samples_the_script_and_stands_on_the_page(tmp_path: Path) -> None:
-    """Sides are upstream, its clients, and this fork with and without hooks; a worker raises at any other token."""
-    workshop, page = tmp_path / "workshop", tmp_path / "page"
-    workshop.mkdir()
-    found = list(measure(SMALLEST, Workshop(workshop)))
-    write(Results("a test", True, 1.0, Machine.this(), found, []), page)
-    text = (page / "benchmarks.md").read_text()
-    assert text.count("| 64, 2 x 8") == 4 and "| 3 x 2" in text and "depth 2" in text
-    assert (page / "images" / "speedup.png").stat().st_size > 0
 
 
 def test_the_plug_in_takes_the_steps_of_the_fork(tmp_path: Path) -> None:

@@ -233,20 +233,6 @@ class TestCut:
         # The first child's tokens begin where the sync is, and the furthest of all six is three places after it.
         assert position == len(context) - 1 - lag
 
-    def test_every_sampled_token_is_predicted_once(self, merge: Merge) -> None:
-        """Those that were replaced, too."""
-        tree = cut_tree(4)
-        rows = lay_out([tree], merge)
-        predicted = sorted((each.sequence, each.position) for each in rows.targets if each is not None)
-        sampled = [
-            (each.name, position)
-            for each in tree.walk()
-            for segment in each.segments
-            if segment.origin == "sampled"
-            for position in range(segment.start, segment.end)
-        ]
-        assert predicted == sorted(sampled)
-
     @pytest.mark.parametrize(("name", "context"), [("early", "ppPPSaa|bbb~"), ("late", "ppPXv")])
     def test_a_child_sees_the_context_that_it_was_forked_from(self, name: str, context: str, merge: Merge) -> None:
         """Of before the cut, or after it."""

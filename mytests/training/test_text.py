@@ -53,20 +53,6 @@ def test_pieces_become_tokens_with_their_origins() -> None:
     ]
 
 
-def test_a_prefix_is_its_childs_own_text() -> None:
-    """Its parent gets it with the child's KV, before the child's result."""
-    pieces = (SampledText("1P"), Fork(child("a", "xy", "cd")), PrefixOf("a"), ResultOf("a"), InsertedText("|"))
-    tree = of_text(TextTree("root", "pp", (*pieces, SampledText("~"))))
-    assert "".join(map(chr, tree.output_token_ids)) == "1Pcdxy|~"
-    assert [(each.start, each.end, each.origin, each.child) for each in tree.segments[1:4]] == [
-        (2, 4, "inserted", "a"),
-        (4, 6, "merged", "a"),
-        (6, 7, "inserted", None),
-    ]
-    # The promise, and what closes the result.
-    assert tree.joins[0].num_prefill == 2
-
-
 def test_a_child_starts_where_its_fork_is_written() -> None:
     """With all of its parent's context, followed by its own prompt, which may be all that it has."""
     (below,) = of_text(TREE).children

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks on a real engine; `mytests/project/test_work.py` asks an engine without hooks for the same tokens."""
+"""Hooks on a real engine: outputs, statistics, pictures, grammars, and histories with far less KV than they need."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 from unittest.mock import Mock
 
@@ -12,18 +15,22 @@ import pytest
 from forkjoin_engine import GREEDY, answers, hooks_for, open_engine
 from forkjoin_task import MODES, Mode, held_out_prompts, is_correct
 
+from mytests.fuzz.fuzzing import History, Request, Run, Setup, replay
+from mytests.fuzz.history import BLOCK_SIZE, POLICIES
 from mytests.harness.async_output import allowed, call_back
 from mytests.harness.sure import sure_prompts
-from mytests.harness.tiers import cases, full, pairs, sizes
+from mytests.harness.tiers import full, names, pairs, sizes
 from mytests.harness.v0.groups import assert_empty
 from mytests.harness.v0.recorded import lane_of
+from sequence_hooks.config.choices import BlockedKVPolicy
 from sequence_hooks.results import ChildOutput
 from sequence_hooks.trace.__main__ import main
 from sequence_hooks.trace.build import picture_of
 from sequence_hooks.trace.reader import read
-from vllm import LLM, CompletionOutput, RequestOutput, SamplingParams
+from vllm import LLM, CompletionOutput, SamplingParams
+from vllm.sampling_params import GuidedDecodingParams
 
-pytestmark = [pytest.mark.model, pytest.mark.floats]
+pytestmark = pytest.mark.model
 
 
 @pytest.fixture(scope="module", params=MODES)
@@ -46,22 +53,13 @@ def nothing_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
         assert_empty(request.getfixturevalue("engine"))
 
 
+@pytest.mark.floats
 @sizes(100, 500)
 def test_the_task_is_done_on_held_out_prompts(engine: LLM, mode: Mode, size: int) -> None:
     """The whole output is right on at least 95 % of prompts that training never saw."""
     prompts = held_out_prompts(size, 0, mode)
     outputs = answers(engine.generate(prompts, GREEDY, use_tqdm=False))
     assert sum(map(is_correct, prompts, outputs)) >= 0.95 * size
-
-
-ASYNCHRONOUS = "asynchronous output, tight KV"
-SCHEDULES: dict[str, dict[str, Any]] = {
-    "prefix-caching": {"enable_prefix_caching": True},
-    "small-chunks": {"max_num_batched_tokens": 64, "max_num_seqs": 8},
-    "tight-kv": {"num_gpu_blocks_override": 40},
-    "tight-kv-prefix-caching": {"enable_prefix_caching": True, "num_gpu_blocks_override": 40},
-    ASYNCHRONOUS: {"num_gpu_blocks_override": 40, "is_async": True},
-}
 
 
 def opened(mode: Mode, is_async: bool = False, record_to: str | None = None, **engine_args: Any) -> LLM:
@@ -74,24 +72,7 @@ def opened(mode: Mode, is_async: bool = False, record_to: str | None = None, **e
     return llm
 
 
-def shape_of(output: RequestOutput) -> object:
-    """Its tokens and those of its children, and where its segments are; ids differ from engine to engine."""
-    completion = output.outputs[0]
-    segments = [(each.start, each.end, each.origin) for each in completion.segments]
-    return completion.token_ids, segments, [child.token_ids for child in completion.children]
-
-
-@pytest.mark.parametrize("engine_args", cases(SCHEDULES, ["tight-kv-prefix-caching", ASYNCHRONOUS]))
-def test_trees_are_the_same_however_they_are_scheduled(engine: LLM, mode: Mode, engine_args: dict[str, Any]) -> None:
-    """Prefix caching, small chunks, KV for a fraction of the load, and outputs that are processed a step later."""
-    prompts = sure_prompts(24, 2, mode)
-    expected = engine.generate(prompts, GREEDY, use_tqdm=False)
-    other = opened(mode, **engine_args)
-    outputs = other.generate(prompts, GREEDY, use_tqdm=False)
-    assert list(map(shape_of, outputs)) == list(map(shape_of, expected))
-    assert_empty(other)
-
-
+@pytest.mark.floats
 @pytest.mark.parametrize(("task", "is_async"), pairs([("sync",), ("promise",)], [True, False]))
 def test_statistics_count_each_request_once(task: Mode, is_async: bool) -> None:
     """Its end and its first token are counted once, whenever its outputs are processed."""
@@ -108,6 +89,7 @@ def test_statistics_count_each_request_once(task: Mode, is_async: bool) -> None:
 TIGHT = {"num_gpu_blocks_override": 32}
 
 
+@pytest.mark.floats
 @pytest.mark.parametrize(
     ("task", "is_async", "engine_args"),
     [
@@ -136,6 +118,7 @@ def test_a_run_has_both_pictures(engine_args: dict[str, Any], is_async: bool, ta
     assert json.loads(path.with_suffix(".perfetto.json").read_text())["traceEvents"]
 
 
+@pytest.mark.floats
 @pytest.mark.rule(10)
 def test_there_is_one_output_a_request(engine: LLM, mode: Mode) -> None:
     """In the order of the requests, with their children; texts are the tokenizer's decode of all tokens."""
@@ -148,6 +131,7 @@ def test_there_is_one_output_a_request(engine: LLM, mode: Mode) -> None:
     assert all(each.text == tokenizer.decode(each.token_ids).removesuffix("<eos>") for each in everything)
 
 
+@pytest.mark.floats
 def test_a_chat_is_answered_alike(engine: LLM, mode: Mode) -> None:
     """With a template that is just the message; and with n > 1 each sample spawns, blocks and joins by itself."""
     (prompt,) = sure_prompts(1, 6, mode)
@@ -160,3 +144,87 @@ def test_a_chat_is_answered_alike(engine: LLM, mode: Mode) -> None:
     children = [[child.request_id for child in completion.children] for completion in output.outputs]
     assert list(map(len, children)) == [prompt.count(" ") // 2] * 3
     assert len({name for names in children for name in names}) == sum(map(len, children))
+
+
+class TestGuidedDecoding:
+    @pytest.mark.rule(6)
+    def test_each_sequence_has_its_own_grammar(self) -> None:
+        """A child starts it from the beginning; after the join its parent continues where it was."""
+        llm = open_engine({"promise_token": "x"})
+        pattern = "ax[bc]{2}d"
+        params = SamplingParams(temperature=0, max_tokens=12, guided_decoding=GuidedDecodingParams(regex=pattern))
+        (output,) = llm.generate("call\n", params, use_tqdm=False)
+        parent, (child,) = output.outputs[0], output.outputs[0].children
+        assert re.fullmatch(pattern, child.text)
+        assert re.fullmatch(pattern, parent.text.replace(child.text, "", 1))
+        assert_empty(llm)
+
+    @pytest.mark.rule(9)
+    def test_children_may_have_a_grammar_of_their_own(self) -> None:
+        """``child_sampling_params`` may have a grammar, which is built as for a new request."""
+        overrides = {"guided_decoding": {"choice": ["abc", "cab"]}}
+        llm = open_engine(hooks_for("sync", child_sampling_params=overrides))
+        outputs = llm.generate(held_out_prompts(2, 9, "sync"), GREEDY, use_tqdm=False)
+        texts = {child.text.removesuffix("<eos>") for output in outputs for child in output.outputs[0].children}
+        assert texts and texts <= {"abc", "cab"}
+        assert_empty(llm)
+
+
+SHARE = 0.3
+SETUP = Setup(
+    block_on="sync",
+    max_model_len=192,
+    max_num_seqs=256,
+    max_num_batched_tokens=512,
+    max_children=8,
+    prefixes=((5,), (6, 7)),
+)
+
+
+def requests(number: int) -> Iterator[Request]:
+    """So many requests that arrive all at once, with prompts and limits of all lengths."""
+    draw = Random(0)
+    for index in range(number):
+        yield Request(draw.randint(1, 60), max_tokens=draw.randint(6, 16), plan_seed=index, topic=index)
+
+
+def history(number: int, policy: BlockedKVPolicy, num_blocks: int) -> History:
+    """The requests, on an engine with ``num_blocks`` blocks."""
+    spare_blocks = num_blocks - -(-SETUP.max_model_len // BLOCK_SIZE)
+    return History(replace(SETUP, blocked_kv_policy=policy, spare_blocks=spare_blocks), tuple(requests(number)))
+
+
+@pytest.fixture(scope="module", params=names([60, 200], [60]))
+def num_requests(request: pytest.FixtureRequest) -> int:
+    """How many come at once."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def peak(num_requests: int) -> int:
+    """The most blocks in use at a time if there are enough for all."""
+    run = Run(history(num_requests, "auto", num_requests * SETUP.max_model_len // BLOCK_SIZE))
+    (scheduler,), used = run.engine.scheduler, []
+    schedule, manager = scheduler.schedule, scheduler.block_manager
+
+    def observed() -> object:
+        scheduled = schedule()
+        used.append(manager.num_total_gpu_blocks - manager.get_num_free_gpu_blocks())
+        return scheduled
+
+    scheduler.schedule = observed
+    run.finish()
+    assert scheduler.num_cumulative_preemption == scheduler.evictor.num_recomputed == 0
+    assert max(len(output.outputs[0].children) for output in run.outputs.values()) >= SETUP.max_children
+    return max(used)
+
+
+@pytest.mark.parametrize("policy", names(POLICIES, ["swap", "preserve"]))
+def test_all_finish_with_the_models_tokens_under_every_policy(
+    policy: BlockedKVPolicy, num_requests: int, peak: int
+) -> None:
+    """They have 30 % of the KV that they could use; `replay` checks each token, tree and logprob, and for leaks."""
+    tally = replay(history(num_requests, policy, round(SHARE * peak)))
+    assert tally.sequences > 4 * num_requests
+    assert min(tally.joins, tally.preemptions, tally.tokens_given_up) > 0
+    assert policy == "preserve" or min(tally.discards, tally.joins_after_loss) > 0

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mytests.harness.async_steps import AsyncEngine, script
-from mytests.harness.surgical import HOOKS, PROMISE, SurgicalEngine, finished
+from mytests.harness.surgical import HOOKS, SurgicalEngine, finished
 from mytests.harness.v0.groups import child_of
 from mytests.harness.v0.scenes import MANUAL, Scene, engine_with_kv
 
@@ -205,12 +205,3 @@ class TestAsynchronousOutput:
         found = {output.request_id: output.outputs[0].text for output in engine.outputs if output.finished}
         assert (found, "".join(found)) == ({"r": low, "u": "bb"}, order)
         assert engine.surgical.num_preemptions() == num_preemptions
-
-
-def test_a_child_has_its_requests_priority() -> None:
-    """This holds at every depth."""
-    engine = prioritized(dataclasses.replace(HOOKS, max_child_depth=2))
-    group = engine.add("r", priority=MIDDLE)
-    engine.run_until(lambda: "r_child_0_child_0" in engine.statuses(), lambda group: PROMISE)
-    assert [child_of(group).priority, child_of(child_of(group)).priority] == [MIDDLE, MIDDLE]
-    Scene(engine).end()

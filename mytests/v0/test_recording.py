@@ -137,7 +137,6 @@ class TestField:
     @pytest.mark.parametrize(
         ("value", "way_out"),
         [
-            (7, "as a string"),
             ("/no/such/folder/run.jsonl", "make its folder first"),
             (str(Path(__file__).parent), "this is a folder"),
         ],

@@ -253,12 +253,3 @@ class TestFrontEnd:
         monkeypatch.setattr(FakeEngine, "resume_sequence", lambda _, *args: resumed.append(args))
         asyncio.run(client.resume_sequence("r", given))
         assert resumed == [("r", ids)]
-
-    @pytest.mark.parametrize("given", ["a" * 201, [7] * 201, "a" * 10**6])
-    def test_what_does_not_fit_does_not_reach_the_engine(
-        self, given: Any, client: MQLLMEngineClient, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The sequence keeps waiting."""
-        monkeypatch.setattr(FakeEngine, "resume_sequence", None)
-        with pytest.raises(ValueError, match="room for 200"):
-            asyncio.run(client.resume_sequence("r", given))

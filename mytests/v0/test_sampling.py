@@ -140,15 +140,6 @@ def sampling_metadata(group: SequenceGroup, params: SamplingParams) -> Any:
 MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
 
 
-def test_a_prompt_that_never_fits_is_ignored_as_upstream_does() -> None:
-    """It met no hook token, so there is no tree."""
-    engine = SurgicalEngine(SYNC_HOOKS, num_blocks=4, block_size=4)
-    engine.add(prompt="p" * 40)
-    engine.run({})
-    assert (finished(engine).finish_reason, finished(engine).segments) == ("length", ())
-    engine.assert_empty()
-
-
 def test_of_a_joined_child_lengths_stay_and_logprobs_do_not() -> None:
     """Its logprobs are its parent's now; `mytests/rules/test_released.py` has what else is gone."""
     engine = SurgicalEngine(SYNC_HOOKS)

@@ -18,18 +18,6 @@ from vllm.sequence import SequenceGroup, SequenceStatus
 
 
 class TestBlocks:
-    @pytest.mark.rule(1)
-    def test_a_shared_block_is_copied_by_the_first_to_write(self) -> None:
-        """The worker is told to copy the shared block to the writer's new one."""
-        engine = SurgicalEngine(SYNC_HOOKS)
-        parent = engine.add(prompt="abcdef")
-        engine.step({"r": PROMISE})
-        shared = engine.block_table(parent)[-1]
-        engine.step({})
-        ours, its = engine.block_table(parent)[1], engine.block_table(child_of(parent))[1]
-        assert {ours, its} != {shared}
-        assert engine.copies == [(shared, its if ours == shared else ours)]
-
     def test_blocked_parents_keep_their_blocks_while_anything_else_can_run(self) -> None:
         """They keep them even if another request waits for blocks."""
         scene = Scene(SurgicalEngine(MANUAL, num_blocks=10), r=".z", s="a" * 6, t="b")
@@ -50,30 +38,8 @@ class TestBlocks:
         assert finished(scene.engine, "s").finish_reason == "length"
         assert len(scene.engine.blocks_of("r")) == 2
 
-    @pytest.mark.rule(3)
-    def test_a_parent_that_gave_up_its_blocks_is_recomputed_in_its_turn(self) -> None:
-        """It goes on from WAITING with its merged tokens, and each token is computed once."""
-        scene = Scene(SurgicalEngine(MANUAL, num_blocks=6), r=".z", s="ab")
-        scene.happen(("r", 8), 1, ("s", 20), 1)
-        scene.engine.resume("r", "tool")
-        assert scene.happen(1)["r"] == "WAITING"
-        scene.end()
-        assert finished(scene.engine).text == "toolz"
-        assert finished(scene.engine).joins[0].num_prefill == 8 + 1 + 4
-
 
 class TestQueues:
-    @pytest.mark.rule(3)
-    @pytest.mark.parametrize(("text", "result"), [("!.z", "B"), (".z", "")])
-    def test_a_resume_prefills_in_one_step(self, text: str, result: str) -> None:
-        """The merged tokens and its own last one, however few they are; with nothing new that is a decode."""
-        scene = Scene(SurgicalEngine(SYNC_HOOKS), r=text, r_child_0=result)
-        scene.engine.add()
-        steps = [scene.engine.step(scene.tokens) for _ in range(len(text) + len(result) + 1)]
-        entries = [entry for step in steps[1:] for entry in step if entry.request_id == "r"]
-        assert [entry.num_tokens for entry in entries if entry.is_prefill] == [len(result) + 1] * bool(result)
-        assert finished(scene.engine).text == f"{result}z"
-
     def test_one_parent_that_must_wait_does_not_hold_up_another(self) -> None:
         """The same step blocks both; only the second can go on."""
         scene = Scene(SurgicalEngine(SYNC_HOOKS), r="!.z", s=".z", r_child_0="B" * 9)
