@@ -31,8 +31,6 @@ class Play:
     """What ends them, if anything does."""
 
     output: str
-    malformed: str
-    """What spawns nothing."""
 
     def fields(self) -> dict[str, Any]:
         """The fields of `SpecialKwargs`: the notation's name, and what children sample."""
@@ -82,7 +80,6 @@ PLAYS: Mapping[str, Play] = {
             "A",
             "</step>",
             f"{_GUIDELINE}\n<step>\n1:A</step>\n<step>\n2:A</step>\n<takeaway>\non",
-            "<plan>1: a</plan></guideline>",
         ),
         Play(
             notations.MULTIVERSE,
@@ -90,7 +87,6 @@ PLAYS: Mapping[str, Play] = {
             "A",
             "</Path>",
             f"{_GOAL}\n<Path>\n1:A</Path>\n<Path>\n2:A</Path>\n<Conclusion>\non",
-            "<Goal></Goal>",
         ),
         Play(
             notations.THREADWEAVER,
@@ -98,7 +94,6 @@ PLAYS: Mapping[str, Play] = {
             " A\n",
             "</Thread>",
             f"{_OUTLINES}\n<Thread>\n1: A\n</Thread><Thread>\n2: A\n</Thread>\non",
-            "<Outlines><Outline>a</Outline></Outlines>",
         ),
         Play(
             notations.PARALLEL_R1,
@@ -106,7 +101,6 @@ PLAYS: Mapping[str, Play] = {
             "A",
             "</Path>",
             "so <Parallel><Path>A</Path><Path>A</Path></Parallel>\n<Summary>on",
-            "<Path></Path></Parallel>",
         ),
         Play(
             notations.PASTA,
@@ -114,7 +108,6 @@ PLAYS: Mapping[str, Play] = {
             "A",
             "</async>",
             '<promise topic="a"/> <promise topic="b"/><sync/><async>A</async><async>A</async> on',
-            "a<br/><sync/>b",
         ),
         Play(
             notations.ASYNCTHINK,
@@ -122,17 +115,15 @@ PLAYS: Mapping[str, Play] = {
             "<RETURN>A",
             "</RETURN>",
             "<FORK-1>a</FORK-1><FORK-2>b</FORK-2><JOIN-2>A</JOIN-2> on<JOIN-1>A</JOIN-1>",
-            "<FORK-1>a</FORK-2><JOIN-1>",
         ),
-        Play(notations.HPD, "a<FORK>b<FORK>", "A", "<|im_end|>", "a<CHILD>Ab<CHILD>A", "a<CHILD>b<|im_end|>"),
-        Play(notations.PADOC, "a[fork]b[fork]", "A", "", "aAbA", "[for]k"),
+        Play(notations.HPD, "a<FORK>b<FORK>", "A", "<|im_end|>", "a<CHILD>Ab<CHILD>A"),
+        Play(notations.PADOC, "a[fork]b[fork]", "A", "", "aAbA"),
         Play(
             notations.APR,
             f"{_SEARCH}so",
             "No solution found.",
             "",
             f"{_SEARCH}<Sub Searches>{_APR_RESULT.format(0)}{_APR_RESULT.format(1)}\n<End Sub Searches>\nso",
-            "<Calling Sub Searches>\n<End Calling Sub Searches>",
         ),
     )
 }

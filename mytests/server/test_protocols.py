@@ -17,7 +17,7 @@ pytestmark = pytest.mark.model
 
 SHOWN = [each for each in protocols() if each != "skeleton"]
 """`mytests/server/test_skeleton.py` has the one that only requests which ask for it have, and shows in `make test` that
-a protocol reaches a server; `mytests/rules/test_protocols.py` has them all."""
+a protocol reaches a server; `mytests/rules/test_protocols.py` has them all, with what is malformed or cut."""
 
 
 @pytest.fixture(scope="module", params=names(SHOWN, []))
@@ -51,17 +51,3 @@ def test_a_stream_tells_the_same(served: Server, play: Play) -> None:
     told = (streamed, None) if assembled is None else (streamed, assembled["text"])
     is_detached = play.notation.name in ("hpd", "padoc")
     assert told == ((play.sampled, play.output) if is_detached else (play.output, None))
-
-
-def test_malformed_text_stays_text(served: Server, play: Play) -> None:
-    """Nothing is spawned, and the request ends with all that it has sampled."""
-    choice = served.choice(model=served.model, **play.request(play.malformed))
-    assert (choice.text, choice.finish_reason) == (play.malformed, "stop")
-    assert not getattr(choice, "children", [])
-
-
-def test_a_tree_that_is_cut_ends(served: Server, play: Play) -> None:
-    """Wherever ``max_tokens`` cuts it."""
-    for most in (1, 3):
-        choice = served.choice(model=served.model, **play.request(play.sampled) | {"max_tokens": most})
-        assert choice.finish_reason == "length"

@@ -193,18 +193,14 @@ def gradients(model: Any, logprobs: torch.Tensor) -> dict[str, torch.Tensor]:
     return {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
 
 
-Sampled = tuple[int, str, int]
-"""A sampled token: the number of its tree, its sequence, and its position there."""
-
-
-def decoded_one_by_one(model: Any, trees: Sequence[TokenTree], merge: Merge) -> dict[Sampled, torch.Tensor]:
+def decoded_one_by_one(model: Any, trees: Sequence[TokenTree], merge: Merge) -> torch.Tensor:
     """The logprob of each sampled token."""
-    found = {}
-    for number, tree in enumerate(trees):
+    found = []
+    for tree in trees:
         token_ids = {each.name: each.output_token_ids for each in tree.walk()}
         for (name, position), computed in Simulated(tree, merge, Decoding(model)).found.items():
-            found[number, name, position] = computed.logits.log_softmax(-1)[token_ids[name][position]]
-    return found
+            found.append(computed.logits.log_softmax(-1)[token_ids[name][position]])
+    return torch.stack(found)
 
 
 @pytest.mark.floats
@@ -214,7 +210,7 @@ def test_packed_trees_are_as_sequences_one_by_one(merge: Merge, moving: Moving, 
     model, rows = tiny_model(family), pack([lay_out([tree], merge, moving=moving) for tree in TREES], LENGTH)
     batch = TreeBatch.of(rows, pad_token_id=0)
     packed = gather_logprobs(logits_of(model, batch), batch)
-    one_by_one = torch.stack([*decoded_one_by_one(model, TREES, merge).values()])
+    one_by_one = decoded_one_by_one(model, TREES, merge)
     assert len(rows) < len(TREES)
     assert packed.count_nonzero() == len(one_by_one) > 150
     torch.testing.assert_close(packed.sum(), one_by_one.sum(), rtol=TOLERANCE, atol=0)

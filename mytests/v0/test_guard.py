@@ -42,20 +42,6 @@ def exits(sampled: Any, logits: torch.Tensor) -> torch.Tensor:
     raise SystemExit
 
 
-def allows_nothing(sampled: Any, logits: torch.Tensor) -> torch.Tensor:
-    """A processor that allows no token, as at a grammar's dead end."""
-    return logits.fill_(-torch.inf)
-
-
-def gives_nothing(sampled: Any, logits: torch.Tensor) -> None:
-    """A processor that forgets to return."""
-
-
-def gives_too_little(prompt: Any, sampled: Any, logits: torch.Tensor) -> torch.Tensor:
-    """A processor that looks at the prompt, and returns logits of another shape."""
-    return logits[: len(prompt)]
-
-
 def allows_two(sampled: Any, logits: torch.Tensor) -> torch.Tensor:
     """A processor without a fault."""
     return logits.index_fill_(0, torch.tensor([0, 1]), -torch.inf)
@@ -71,13 +57,16 @@ def applied(*processors: Any) -> torch.Tensor:
     return _apply_logits_processors_single_seq(torch.zeros(4), processors, (), (7, 8))
 
 
-FAULTY: list[tuple[Callable[..., Any], str]] = [
-    (fails, "KeyError: 'no such state'"),
-    (exits, "SystemExit"),
-    (allows_nothing, "it leaves no token that could come next"),
-    (gives_nothing, "AttributeError: 'NoneType' object has no attribute 'shape'"),
-    (gives_too_little, "it returns logits of the shape (2,), and not (4,)"),
-]
+FAULTY: dict[str, tuple[Callable[..., Any], str]] = {
+    "fails": (fails, "KeyError: 'no such state'"),
+    "exits": (exits, "SystemExit"),
+    "a dead end": (lambda sampled, logits: logits.fill_(-torch.inf), "it leaves no token that could come next"),
+    "nothing": (lambda sampled, logits: None, "AttributeError: 'NoneType' object has no attribute 'shape'"),
+    "too little": (
+        lambda prompt, _, logits: logits[: len(prompt)],
+        "it returns logits of the shape (2,), and not (4,)",
+    ),
+}
 
 
 class TestProcessor:
@@ -87,7 +76,7 @@ class TestProcessor:
         assert applied(processor).tolist() == [-torch.inf, -torch.inf, 0, 0]
         assert processor.fault is None
 
-    @pytest.mark.parametrize(("faulty", "fault"), FAULTY, ids=[each.__name__ for each, _ in FAULTY])
+    @pytest.mark.parametrize(("faulty", "fault"), FAULTY.values(), ids=FAULTY)
     def test_a_fault_leaves_the_last_token(self, faulty: Callable[..., Any], fault: str) -> None:
         """The sampler gets finite logits, of which the EOS token's is the largest; without one any token may follow."""
         processor = guarded(faulty)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where KV is short: who is admitted, and that nobody waits forever; and `kv_inject`, whose KV is one whole."""
 
-import dataclasses
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,10 @@ from transformers import BloomConfig, GPT2Config, PretrainedConfig
 
 from mytests.fuzz.injection_runs import TIGHT, everybody, random_requests, run_and_check
 from mytests.harness.injecting import SYNC_INJECT, prefilled
-from mytests.harness.surgical import EOS, HOOKS, PROMISE, SYNC, SurgicalEngine, completed, finished, plan
+from mytests.harness.surgical import HOOKS, PROMISE, SurgicalEngine, begun, completed, finished, plan
 from mytests.harness.tiers import pairs
 from mytests.harness.v0.groups import child_of
-from mytests.harness.v0.scenes import POLICIES, engine_with_kv
+from mytests.harness.v0.scenes import POLICIES, Scene, engine_with_kv
 from sequence_hooks.config.choices import BlockOn
 from vllm import LLM
 from vllm.config import SpecialKwargs
@@ -22,42 +21,28 @@ from vllm.core.hooked_sequence import injected_into
 from vllm.model_executor.models import registry
 
 
-class TestTrees:
-    def hooked(self, policy: str) -> SurgicalEngine:
-        """Two trees with three children each, of which only the older runs; there is room for one child at a time."""
-        engine = engine_with_kv(dataclasses.replace(HOOKS, children_per_promise=3), policy, num_blocks=8)
-        engine.scheduler._estimate._mean_len = 8.0
-        engine.add("r", prompt="r" * 8)
-        engine.add("s", prompt="s" * 8)
-        engine.step({"r": PROMISE, "s": PROMISE})
-        engine.step({})
-        return engine
-
-    @pytest.mark.parametrize("policy", POLICIES)
-    def test_the_youngest_gives_way_if_nobody_of_it_runs(self, policy: str) -> None:
-        """It is evicted whole, so that children of the older one run side by side; or, with "preserve", by turns."""
-        engine = self.hooked(policy)
-        keeps = policy == "preserve"
-        assert engine.queues()["running"] == ["r_child_0", "r_child_1"][: 2 - keeps]
-        assert engine.queues()["waiting"] == ([] if keeps else ["s_child_0", "s_child_1", "s_child_2"])
-        assert engine.scheduler.evictor.evictions == ({} if keeps else {"discard": 4})
-        engine.run(lambda group: EOS)
-        engine.assert_empty()
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_youngest_tree_gives_way_if_nobody_of_it_runs(policy: str) -> None:
+    """It is evicted whole, so that children of the older one run side by side; or, with "preserve", by turns."""
+    engine = engine_with_kv(replace(HOOKS, children_per_promise=3), policy, num_blocks=8)
+    engine.scheduler._estimate._mean_len = 8.0
+    scene, keeps = Scene(engine, r="!", s="!"), policy == "preserve"
+    scene.happen(("r", 8), ("s", 8), 2)
+    assert engine.queues()["running"] == ["r_child_0", "r_child_1"][: 2 - keeps]
+    assert engine.queues()["waiting"] == ([] if keeps else ["s_child_0", "s_child_1", "s_child_2"])
+    assert engine.scheduler.evictor.evictions == ({} if keeps else {"discard": 4})
+    scene.end()
 
 
 class TestAdmission:
     def test_a_child_waits_for_the_room_that_its_like_have_needed(self) -> None:
         """While others run it waits for as many blocks as children need on average; a new request queues behind it."""
-        engine = engine_with_kv(dataclasses.replace(HOOKS, children_per_promise=2), num_blocks=8)
+        engine = engine_with_kv(replace(HOOKS, children_per_promise=2), num_blocks=8)
         engine.scheduler._estimate._mean_len = 12.0
-        engine.add("r", prompt="p" * 8)
-        engine.step({"r": PROMISE})
-        engine.add("s", prompt="s")
-        engine.step({})
-        waiting = {"s": "WAITING", "r_child_1": "WAITING"}
-        assert engine.statuses() == {"r": "BLOCKED", "r_child_0": "RUNNING", **waiting}
-        engine.run(lambda group: EOS)
-        engine.assert_empty()
+        scene, waiting = Scene(engine, r="!"), {"s": "WAITING", "r_child_1": "WAITING"}
+        statuses = scene.happen(("r", 8), 1, ("s", 1), 1)
+        assert statuses == {"r": "BLOCKED", "r_child_0": "RUNNING", **waiting}
+        scene.end()
 
     def test_the_mean_length_follows_those_that_end(self) -> None:
         """It is a slow moving average, over children only."""
@@ -86,14 +71,12 @@ class TestAdmission:
     @pytest.mark.parametrize("policy", POLICIES)
     def test_a_fan_out_that_can_never_fit_fails_alone(self, policy: str) -> None:
         """With its prefix the child exceeds the whole KV cache; its parent goes on with an empty result."""
-        hooks = dataclasses.replace(HOOKS, child_prefix_token_ids=(7,) * 12)
-        engine = engine_with_kv(hooks, policy, num_blocks=4)
-        engine.add("r", prompt="p" * 6)
-        engine.add("s", prompt="s" * 3)
-        engine.run(plan(r="!z", s="abc"))
+        engine = engine_with_kv(replace(HOOKS, child_prefix_token_ids=(7,) * 12), policy, num_blocks=4)
+        scene = Scene(engine, r="!z", s="abc")
+        scene.happen(("r", 6), ("s", 3))
+        scene.end()
         (child,) = finished(engine).children
         assert (child.failed, finished(engine).text, finished(engine, "s").text) == (True, "z", "abc")
-        engine.assert_empty()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -101,121 +84,90 @@ class TestNobodyHangs:
     def test_who_is_blocked_holds_what_the_head_of_the_queue_needs(self, policy: str) -> None:
         """The deadlock of other engines: the blocked wait for a caller, who waits for the request at the head."""
         engine = engine_with_kv(policy=policy, num_blocks=6)
-        for name in "rst":
-            engine.add(name, prompt=name * 8)
-        engine.step(lambda group: SYNC)
+        scene = Scene(engine, r=".a", s=".b", t=".c", u="abc")
+        scene.happen(("r", 8), ("s", 8), ("t", 8), 1)
         assert engine.num_free_blocks() == 0
-        engine.add("u", prompt="u" * 20)
-        engine.run_until(lambda: "u" in engine.outputs and engine.outputs["u"].finished, plan(u="abc"))
-        for name in "rst":
-            engine.processor.resume(name, "")
-        engine.run(plan(r=".a", s=".b", t=".c"))
-        assert [finished(engine, name).text for name in "rstu"] == ["a", "b", "c", "abc"]
-        engine.assert_empty()
+        scene.happen(("u", 20), 8)
+        assert finished(engine, "u").text == "abc"
+        scene.happen("r", "s", "t")
+        scene.end()
+        assert [finished(engine, name).text for name in "rst"] == ["a", "b", "c"]
 
     def test_the_blocked_share_what_the_head_of_the_queue_needs(self, policy: str) -> None:
         """Evicting either of the sharers alone frees nothing; the third may be in swap space."""
         engine = engine_with_kv(policy=policy, num_blocks=8, num_cpu_blocks=16, max_model_len=32)
-        engine.add("r", prompt="r" * 12)
-        script = plan(r="!.y", r_child_0=".z", s=".x", t="abc")
-        engine.run_until(lambda: len(engine.scheduler.blocked) == 2, script)
-        engine.add("s", prompt="s" * 8)
-        engine.run_until(lambda: len(engine.scheduler.blocked) == 3, script)
-        engine.add("t", prompt="t" * 26)
-        engine.run_until(lambda: "t" in engine.outputs and engine.outputs["t"].finished, script)
-        for name in ("r_child_0", "r", "s"):
-            engine.processor.resume(name, "")
-        engine.run(script)
-        assert [finished(engine, name).text for name in "rst"] == ["zy", "x", "abc"]
-        engine.assert_empty()
+        scene = Scene(engine, r="!.y", r_child_0=".z", s=".x", t="abc")
+        scene.happen(("r", 12), 3, ("s", 8), 2)
+        assert len(engine.scheduler.blocked) == 3
+        scene.happen(("t", 26), 8)
+        assert finished(engine, "t").text == "abc"
+        scene.happen("r_child_0", "r", "s")
+        scene.end()
+        assert [finished(engine, name).text for name in "rs"] == ["zy", "x"]
 
     @pytest.mark.parametrize("num_cpu_blocks", [1, 2, 4])
     def test_swap_space_is_full(self, policy: str, num_cpu_blocks: int) -> None:
         """Preempted sequences are then recomputed; upstream would crash the engine."""
         engine = engine_with_kv(HOOKS, policy, num_blocks=5, max_model_len=20, num_cpu_blocks=num_cpu_blocks)
-        for name in "rst":
-            engine.add(name, prompt=name * 6)
-        children = {f"{name}_child_0": "B" * 3 for name in "rst"}
-        engine.run(plan(r="aaa!z", s="bbb!z", t="ccc!z", **children))
+        scene = Scene(engine, r="aaa!z", s="bbb!z", t="ccc!z", **{f"{name}_child_0": "B" * 3 for name in "rst"})
+        scene.happen(("r", 6), ("s", 6), ("t", 6))
+        scene.end()
         assert [finished(engine, name).text for name in "rst"] == ["aaaBBBz", "bbbBBBz", "cccBBBz"]
-        engine.assert_empty()
 
 
-def test_kept_kv_is_given_up_before_a_running_group_is_preempted() -> None:
+@pytest.mark.parametrize(("num_blocks", "is_given_up"), [(10, False), (8, True)])
+def test_kept_kv_is_given_up_before_a_running_group_is_preempted(num_blocks: int, is_given_up: bool) -> None:
     """The tokens of one child are then prefilled, and those of its sibling are still copied."""
-    engine = SurgicalEngine(SYNC_INJECT, num_blocks=10, max_model_len=64)
-    engine.add(prompt="prompt")
-    script = plan(r="!!.z", r_child_0="ABCDEFGH", r_child_1="V" * 13)
-    engine.run(script)
-    assert engine.scheduler.evictor.evictions["discard"] == 0
-    engine = SurgicalEngine(SYNC_INJECT, num_blocks=8, max_model_len=64)
-    engine.add(prompt="prompt")
-    engine.run(script)
-    assert engine.scheduler.evictor.evictions["discard"] > 0
-    assert finished(engine).text == "ABCDEFGH\n" + "V" * 13 + "z"
-    engine.assert_empty()
+    engine = SurgicalEngine(SYNC_INJECT, num_blocks=num_blocks, max_model_len=64)
+    output = completed(engine, r="!!.z", r_child_0="ABCDEFGH", r_child_1="V" * 13)
+    assert (engine.scheduler.evictor.evictions["discard"] > 0) is is_given_up
+    assert output.text == "ABCDEFGH\n" + "V" * 13 + "z"
 
 
 def test_a_join_that_waits_for_room_is_undone_when_nobody_can_go_on() -> None:
     """Its kept KV is freed, and its parent is recomputed."""
     engine = SurgicalEngine(SYNC_INJECT)
-    group = engine.add(prompt="prompt")
-    script = plan(r="!.z", r_child_0="ABCDE")
-    engine.run_until(lambda: bool(engine.scheduler._kept), script)
-    engine.scheduler.driver.join_ready()
-    assert list(engine.scheduler.forked) == [group]
-    assert engine.scheduler._evict_one()
-    assert (bool(engine.scheduler._kept), injected_into(group.first_seq)) == (False, None)
-    engine.run(script)
+    with begun(engine, plan(r="!.z", r_child_0="ABCDE"), lambda: bool(engine.scheduler._kept)):
+        engine.scheduler.driver.join_ready()
+        (group,) = engine.scheduler.forked
+        assert engine.scheduler._evict_one()
+        assert (bool(engine.scheduler._kept), injected_into(group.first_seq)) == (False, None)
     assert finished(engine).text == "ABCDEz"
-    engine.assert_empty()
 
 
 def test_a_swapped_parent_prefills_what_is_merged() -> None:
     """Nothing is injected: its KV is on the CPU, and its children's is not."""
     engine = SurgicalEngine(replace(SYNC_INJECT, blocked_kv_policy="swap"), num_cpu_blocks=16, max_model_len=64)
-    group = engine.add(prompt="prompt")
-    script = plan(r="!aaaa.z", r_child_0="ABCDEFGH")
-    engine.run_until(lambda: engine.statuses()["r"] == "BLOCKED", script)
-    assert engine.scheduler.evictor.evict_one([group], 99)
-    engine.run(script)
+    with begun(engine, plan(r="!aaaa.z", r_child_0="ABCDEFGH"), lambda: engine.statuses()["r"] == "BLOCKED"):
+        assert engine.scheduler.evictor.evict_one([engine.request_of("r")], 99)
     assert (finished(engine).text, prefilled(engine)) == ("aaaaABCDEFGHz", [1 + 8])
-    engine.assert_empty()
 
 
 def test_a_parent_to_which_kv_is_still_copied_is_not_swapped_out() -> None:
     """Until then its children's KV stays, which could take the room that it would wait for."""
     engine = SurgicalEngine(SYNC_INJECT, num_cpu_blocks=16, max_model_len=64)
-    group = engine.add(prompt="prompt")
-    script = plan(r="!.z", r_child_0="ABCDE")
-    engine.run_until(lambda: bool(engine.scheduler._kept), script)
-    engine.scheduler.driver.join_ready()
-    engine.scheduler._admit()
-    engine.scheduler._preempt_now(group)
-    assert engine.statuses() == {"r": "WAITING"}
-    engine.run(script)
+    with begun(engine, plan(r="!.z", r_child_0="ABCDE"), lambda: bool(engine.scheduler._kept)):
+        engine.scheduler.driver.join_ready()
+        engine.scheduler._admit()
+        engine.scheduler._preempt_now(engine.request_of("r"))
+        assert engine.statuses() == {"r": "WAITING"}
     assert finished(engine).text == "ABCDEz"
-    engine.assert_empty()
 
 
 @pytest.mark.parametrize("rule", ["sequential", "overlap"])
 def test_injected_kv_is_given_up_as_a_whole(rule: Any) -> None:
     """After only a part of it, tokens would be computed at other positions."""
-    hooks = replace(SYNC_INJECT, sync_resume="manual", position_rule=rule)
-    engine = SurgicalEngine(hooks)
-    group = engine.add(prompt="prompt")
-    script = plan(r="!.a.z", r_child_0="ABCDEFGH")
-    engine.run_until(engine.scheduler.is_waiting_for_callers, script)
-    engine.processor.resume("r", "")
-    engine.step(script)
-    engine.run_until(engine.scheduler.is_waiting_for_callers, script)
-    assert injected_into(group.first_seq) is not None
-    engine.scheduler.evictor.evict(group, 2)
-    assert (group.first_seq.get_num_computed_tokens(), injected_into(group.first_seq)) == (0, None)
-    engine.processor.resume("r", "")
-    engine.run(script)
+    engine = SurgicalEngine(replace(SYNC_INJECT, sync_resume="manual", position_rule=rule))
+    with begun(engine, plan(r="!.a.z", r_child_0="ABCDEFGH"), engine.is_waiting_for_callers) as script:
+        engine.resume("r", "")
+        engine.step(script)
+        engine.run_until(engine.is_waiting_for_callers, script)
+        group = engine.request_of("r")
+        assert injected_into(group.first_seq) is not None
+        engine.scheduler.evictor.evict(group, 2)
+        assert (group.first_seq.get_num_computed_tokens(), injected_into(group.first_seq)) == (0, None)
+        engine.resume("r", "")
     assert finished(engine).text == "ABCDEFGHaz"
-    engine.assert_empty()
 
 
 @pytest.mark.model
