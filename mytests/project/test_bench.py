@@ -69,9 +69,9 @@ def address() -> Iterator[str]:
         yield found
 
 
-def run(*arguments: str, folder: Path) -> str:
+def run(*arguments: str, folder: Path, use_v1: str = "0") -> str:
     """What a command prints when run in ``folder``; it must succeed."""
-    environment = os.environ | {"VLLM_USE_V1": "0"}
+    environment = os.environ | {"VLLM_USE_V1": use_v1}
     command = [sys.executable, *arguments]
     result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, cwd=folder)
     assert result.returncode == 0, result.stderr[-3000:]
@@ -96,6 +96,17 @@ class TestBoth:
         options = [*MODEL, *at(address), *RANDOM, "--save-result", "--result-filename", "report.json"]
         run(*called("serving" if is_script else "serve", scripts, is_script), *options, folder=tmp_path)
         assert json.loads((tmp_path / "report.json").read_text())["completed"] == 3
+
+
+@pytest.mark.parametrize("options", [[EAGER], []], ids=["eager", "compiled"])
+def test_throughput_on_v1(options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without hooks; V1 compiles the model by default."""
+    # Dynamo traces, but nothing is compiled to C++: this is upstream's switch for its CPU tests.
+    monkeypatch.setenv("VLLM_CPU_CI_ENV", "1")
+    monkeypatch.setenv("VLLM_DISABLE_COMPILE_CACHE", "1")
+    sizes = ["--num-prompts", "4", "--input-len", "16", "--output-len", "8", "--output-json", "report.json"]
+    run(*CLI, "bench", "throughput", *MODEL, *model_args(), *options, *sizes, folder=tmp_path, use_v1="1")
+    assert json.loads((tmp_path / "report.json").read_text())["num_requests"] == 4
 
 
 class TestScripts:

@@ -1,22 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator sees of a server with hooks, and clients that spawn as much as they can, or crash upstream."""
+"""What operators and trainers get of a server with hooks, and clients that spawn as much as they can."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import Any
 
 import httpx
 import pytest
-from forkjoin_engine import hooks_for
+import torch
+from forkjoin_engine import MODEL_FOLDER, hooks_for
 from forkjoin_task import EOS, expected_output
 
+from mytests.harness.installed import IS_V1
 from mytests.harness.refusals import Post, Refusals
-from mytests.harness.served import KEY, MODEL, NUM_CHILDREN, PROMPT, Server, arguments, waits_for_its_caller
+from mytests.harness.served import KEY, MESSAGES, MODEL, NUM_CHILDREN, PROMPT, Server, arguments, waits_for_its_caller
 from mytests.harness.servers import until
 from mytests.harness.serving import ENDS_AT_BODIES, ENGINE_LABEL, IDLE_METRICS
+from mytests.harness.training_engines import plain_model
 from sequence_hooks.trace.build import picture_of
 from sequence_hooks.trace.reader import read
+from sequence_hooks.training import plain_rows, token_trees
 
 pytestmark = pytest.mark.model
 
@@ -129,3 +134,39 @@ class TestRefusals(Refusals):
         """Sends to the server of this folder."""
         call = partial(served.call, "POST", "/v1/completions", content_type="application/json")
         return lambda body: call(content=body)
+
+
+TOLERANCE = 1e-3
+SAMPLED = {"temperature": 1.0, "seed": 3, "max_tokens": 40}
+
+
+def completion(server: Server) -> Any:
+    extra = arguments(return_token_ids=True) | SAMPLED
+    return server.client.completions.create(prompt=PROMPT, logprobs=0, **extra)
+
+
+def chat(server: Server) -> Any:
+    extra = arguments(return_token_ids=True) | SAMPLED
+    return server.client.chat.completions.create(messages=MESSAGES, logprobs=True, top_logprobs=0, **extra)
+
+
+def generated(server: Server) -> Any:
+    """What a trainer's own client gets, which sends tokens."""
+    prompt = server.call("POST", "/tokenize", json={"model": MODEL, "prompt": PROMPT}).json()["tokens"]
+    body = {"token_ids": prompt, "sampling_params": {**SAMPLED, "logprobs": 0}, "return_token_ids": True}
+    return server.call("POST", "/inference/v1/generate", json={"model": MODEL, **body}).json()
+
+
+@pytest.mark.floats
+@pytest.mark.skipif(not IS_V1, reason="the fork's server, of 0.9.2, returns no token ids")
+@pytest.mark.parametrize("ask", [completion, chat, generated])
+def test_a_response_has_the_engines_tree(served: Server, ask: Callable[[Server], Any]) -> None:
+    """Each sampled token of each sequence, by a plain model on plain rows."""
+    (tree,) = token_trees(ask(served))
+    assert len(tree.children) == NUM_CHILDREN
+    for row in plain_rows(tree):
+        with torch.inference_mode():
+            logprobs = plain_model(MODEL_FOLDER)(torch.tensor([row.token_ids])).logits[0, :-1].log_softmax(-1)
+        ours = logprobs.gather(-1, torch.tensor(row.token_ids)[1:, None])[:, 0]
+        mask = torch.tensor(row.loss_mask[1:])
+        torch.testing.assert_close(ours[mask], torch.tensor(row.logprobs[1:])[mask], rtol=0, atol=TOLERANCE)

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 
 import httpx
 import pytest
@@ -16,7 +15,7 @@ from forkjoin_engine import GREEDY, MODEL_FOLDER, hooks_for, open_engine
 from forkjoin_task import SYNC, expected_output
 
 from mytests.harness.refusals import Post, Refusals
-from mytests.harness.servers import API_SERVER, CLI, EAGER, SURE_PROMPT, model_args, server
+from mytests.harness.servers import API_SERVER, CLI, SURE_PROMPT, server
 from mytests.harness.tiers import cases, full
 from mytests.harness.ties import NUM_LOGPROBS, is_same, logprobs_of
 
@@ -26,46 +25,29 @@ WITHOUT_HOOKS = expected_output(SURE_PROMPT).partition(SYNC)[0]
 """The first 16 tokens of the answer, which need no hooks."""
 
 
-def run(*arguments: str, use_v1: str = "0") -> str:
+def run(*arguments: str) -> str:
     """The output of a command in a fresh interpreter."""
-    environment = os.environ | {"VLLM_USE_V1": use_v1}
+    environment = os.environ | {"VLLM_USE_V1": "0"}
     result = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
     return result.stdout
 
 
-def complete(address: str, model: str, max_tokens: int) -> str:
+def complete(address: str, max_tokens: int) -> str:
     """The greedy completion of `SURE_PROMPT`, hook tokens included."""
     asked = {"max_tokens": max_tokens, "temperature": 0, "skip_special_tokens": False}
-    body = {"model": model, "prompt": SURE_PROMPT, **asked}
+    body = {"model": str(MODEL_FOLDER), "prompt": SURE_PROMPT, **asked}
     text: str = httpx.post(f"{address}/v1/completions", json=body, timeout=120).json()["choices"][0]["text"]
     return text
 
 
 @pytest.mark.parametrize(
     ("module", "option"),
-    [
-        ("sequence_hooks.trace", "RUN"),
-        full("vllm.entrypoints.openai.api_server", "--special-kwargs"),
-    ],
+    [("sequence_hooks.trace", "RUN"), full("vllm.entrypoints.openai.api_server", "--special-kwargs")],
 )
 def test_our_commands_explain_themselves(module: str, option: str) -> None:
     """Each describes its options with --help, without a model."""
     assert option in run("-m", module, "--help")
-
-
-@pytest.mark.parametrize("options", [[EAGER], []], ids=["eager", "compiled"])
-@pytest.mark.full
-def test_bench_throughput(options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Upstream's benchmark runs to its end on V1, too, which compiles the model by default."""
-    # Dynamo traces, but nothing is compiled to C++: this is upstream's switch for its CPU tests.
-    monkeypatch.setenv("VLLM_CPU_CI_ENV", "1")
-    monkeypatch.setenv("VLLM_DISABLE_COMPILE_CACHE", "1")
-    report = tmp_path / "report.json"
-    benchmark = [*CLI, "bench", "throughput", "--model", str(MODEL_FOLDER), *model_args(), *options]
-    sizes = ["--num-prompts", "4", "--input-len", "16", "--output-len", "8", "--output-json", str(report)]
-    run(*benchmark, *sizes, use_v1="1")
-    assert json.loads(report.read_text())["num_requests"] == 4
 
 
 HOOKS = ["--special-kwargs", json.dumps(vars(hooks_for("sync")))]
@@ -78,7 +60,6 @@ STAGES = ["--pipeline-parallel-size", "2", "--distributed-executor-backend", "mp
         pytest.param([*CLI, "serve"], [], "1", id="serve-v1"),
         pytest.param([*CLI, "serve"], [], "0", id="serve-v0"),
         pytest.param(API_SERVER, [], "0", id="api-server-v0"),
-        pytest.param(API_SERVER, HOOKS, "0", id="hooks"),
         # Each request's children stay in its own virtual engine; four requests use both.
         pytest.param(API_SERVER, [*HOOKS, *STAGES], "0", id="pipeline-stages"),
     ],
@@ -91,7 +72,7 @@ def test_servers(command: list[str], options: list[str], use_v1: str) -> None:
         server(*command, str(MODEL_FOLDER), *options, use_v1=use_v1) as address,
         ThreadPoolExecutor(4) as clients,
     ):
-        answers = clients.map(lambda _: complete(address, str(MODEL_FOLDER), max_tokens), range(4))
+        answers = clients.map(lambda _: complete(address, max_tokens), range(4))
         assert list(answers) == [expected] * 4
 
 
