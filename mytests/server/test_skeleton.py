@@ -180,12 +180,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "concluded": (f"{GIVEN}\n\n1. So", {"conclusion": True, "max_tokens": 300, **OUTLINE}),
     "stopped": (
         "1. So:ab!\n\n2",
-        {
-            "skeleton": "always",
-            "stop": ["!\n\n2"],
-            "extra": {"include_stop_str_in_output": True},
-            "logprobs": True,
-        },
+        {"skeleton": "always", "stop": ["!\n\n2"], "extra": {"include_stop_str_in_output": True}, "logprobs": True},
     ),
     "stopped by a token": ("1. ", {"extra": {"stop_token_ids": NOTATION.ids("2. ")}, **OUTLINE}),
     "cut": ("1. So", {"skeleton": "always", "max_tokens": 160, "ignore_eos": True, "logprobs": True}),

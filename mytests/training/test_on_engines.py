@@ -30,17 +30,7 @@ from mytests.harness.training_engines import (
 )
 from mytests.harness.training_models import FAMILIES, WAYS
 from sequence_hooks.config.choices import BlockOn, ChildContext
-from sequence_hooks.training import (
-    Merge,
-    Moving,
-    PlainRow,
-    TreeBatch,
-    TreeRows,
-    lay_out,
-    pack,
-    plain_rows,
-    token_trees,
-)
+from sequence_hooks.training import Merge, Moving, PlainRow, TreeBatch, TreeRows, lay_out, pack, plain_rows, token_trees
 from vllm import SamplingParams
 
 pytestmark = [pytest.mark.model, pytest.mark.floats]

@@ -68,10 +68,7 @@ STAGES = ["--pipeline-parallel-size", "2", "--distributed-executor-backend", "mp
 def test_servers(command: list[str], options: list[str], use_v1: str) -> None:
     """The engine runs in its own process, which receives its config by pickle; hooks reach it, too."""
     max_tokens, expected = (40, expected_output(SURE_PROMPT)) if options else (16, WITHOUT_HOOKS)
-    with (
-        server(*command, str(MODEL_FOLDER), *options, use_v1=use_v1) as address,
-        ThreadPoolExecutor(4) as clients,
-    ):
+    with server(*command, str(MODEL_FOLDER), *options, use_v1=use_v1) as address, ThreadPoolExecutor(4) as clients:
         answers = clients.map(lambda _: complete(address, max_tokens), range(4))
         assert list(answers) == [expected] * 4
 

@@ -130,10 +130,7 @@ def test_its_header_tells_of_model_and_hooks(tmp_path: Path) -> None:
 class TestField:
     @pytest.mark.parametrize(
         ("value", "way_out"),
-        [
-            ("/no/such/folder/run.jsonl", "make its folder first"),
-            (str(Path(__file__).parent), "this is a folder"),
-        ],
+        [("/no/such/folder/run.jsonl", "make its folder first"), (str(Path(__file__).parent), "this is a folder")],
     )
     def test_what_cannot_be_a_file_is_refused(self, value: Any, way_out: str) -> None:
         """The error names the field, its value and the way out."""

@@ -124,9 +124,7 @@ def test_the_servers_own_options_alone_have_no_special_kwargs() -> None:
 
 
 def create(
-    special_kwargs: SpecialKwargs | None,
-    num_lookahead_slots: int = 0,
-    detokenizer: CharDetokenizer | None = None,
+    special_kwargs: SpecialKwargs | None, num_lookahead_slots: int = 0, detokenizer: CharDetokenizer | None = None
 ) -> SequenceGroupOutputProcessor:
     """What the factory returns for a configuration."""
     config = SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=4, max_model_len=64)
