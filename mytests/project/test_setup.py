@@ -49,16 +49,20 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree_module, "compile_kernels", compile_nothing)
 
 
+@pytest.fixture
+def artifact(tmp_path: Path, use_index: Callable[[str], None]) -> Artifact:
+    """A file of the index in use."""
+    url, found = make_index(tmp_path)
+    use_index(url)
+    return found
+
+
 def make_recipe(artifact: Artifact) -> Recipe:
     return Recipe(Target.CPU, artifact, "2.13.0", "cp311", compile_flags(AVX2), ("attention.cpp",))
 
 
-def test_wrong_hash_is_one_line_and_leaves_nothing(
-    tmp_path: Path, cache: BuildCache, use_index: Callable[[str], None]
-) -> None:
+def test_wrong_hash_is_one_line_and_leaves_nothing(cache: BuildCache, artifact: Artifact) -> None:
     """A file with other content is refused, and the error names both hashes."""
-    url, artifact = make_index(tmp_path)
-    use_index(url)
     with pytest.raises(SetupError, match=f"^[^\n]*{artifact.sha256}[^\n]*{'0' * 64}[^\n]*$"):
         fetch(replace(artifact, sha256="0" * 64), cache)
     assert leftovers(cache.root) == []
@@ -79,20 +83,16 @@ def test_a_dead_source_does_not_hide_a_live_one(
 
 
 @pytest.mark.usefixtures("no_compiler")
-def test_warm_cache_needs_no_index(tmp_path: Path, cache: BuildCache, use_index: Callable[[str], None]) -> None:
+def test_warm_cache_needs_no_index(cache: BuildCache, artifact: Artifact, use_index: Callable[[str], None]) -> None:
     """A tree that was built once is available without the index."""
-    url, artifact = make_index(tmp_path)
-    use_index(url)
     first = built_tree(make_recipe(artifact), cache)
     use_index(UNREACHABLE)
     assert built_tree(make_recipe(artifact), cache) == first
 
 
 @pytest.mark.usefixtures("no_compiler")
-def test_place_replaces_whatever_is_there(tmp_path: Path, cache: BuildCache, use_index: Callable[[str], None]) -> None:
+def test_place_replaces_whatever_is_there(tmp_path: Path, cache: BuildCache, artifact: Artifact) -> None:
     """A tree of another recipe, or a link, is replaced by a copy of this one."""
-    url, artifact = make_index(tmp_path)
-    use_index(url)
     recipe = make_recipe(artifact)
     folder, link = tmp_path / "folder", tmp_path / "link"
     folder.mkdir()
@@ -227,11 +227,9 @@ REFERENCE = "0.32"
 
 
 def test_a_release_is_its_code_with_the_installed_kernels(
-    tmp_path: Path, cache: BuildCache, use_index: Callable[[str], None]
+    tmp_path: Path, cache: BuildCache, artifact: Artifact
 ) -> None:
     """Upstream finds it by the name and version of a distribution, and by the folder that comes first on the path."""
-    url, artifact = make_index(tmp_path)
-    use_index(url)
     folder, installed = tmp_path / "0.9.2", tmp_path / "installed"
     installed.mkdir()
     (installed / "_C.abi3.so").write_text("a kernel")

@@ -12,12 +12,8 @@ from mytests.harness.v0.groups import child_of
 from mytests.harness.v0.scenes import Scene
 from vllm.core.shared_blocks import last_copy_into_each
 
-CACHING: dict[str, Any] = {
-    "special_kwargs": SYNC_HOOKS,
-    "prefix_caching": True,
-    "max_num_batched_tokens": 8,
-    "max_num_seqs": 2,
-}
+CACHING: dict[str, Any] = {"prefix_caching": True, "max_num_batched_tokens": 8, "max_num_seqs": 2}
+SMALL: dict[str, Any] = {"block_size": 8, "num_blocks": 6, "max_num_batched_tokens": 16, "max_num_seqs": 4}
 
 
 @pytest.mark.rule(1)
@@ -52,14 +48,7 @@ def test_a_block_that_is_copied_from_is_not_copied_into_in_the_same_step() -> No
 def test_blocked_parents_give_way_to_children_that_preempt_each_other() -> None:
     """Otherwise every step does something, yet no sequence makes progress."""
     hooks = dataclasses.replace(HOOKS, children_per_promise=2)
-    sizes: dict[str, Any] = {
-        "block_size": 8,
-        "num_blocks": 6,
-        "max_model_len": 40,
-        "max_num_batched_tokens": 16,
-        "max_num_seqs": 4,
-    }
-    scene = Scene(SurgicalEngine(hooks, **sizes), r="!")
+    scene = Scene(SurgicalEngine(hooks, max_model_len=40, **SMALL), r="!")
     scene.happen(("q", 6), ("r", 17), 4)
     scene.end()
 
@@ -102,7 +91,7 @@ def test_a_childs_promise_is_computed_though_the_cache_knows_it() -> None:
 @pytest.mark.parametrize("num_steps", [1, 2])
 def test_an_aborted_prefill_leaves_nothing_uncomputed_in_the_cache(num_steps: int) -> None:
     """A later request with the same prompt computes what the first one had not."""
-    scene = Scene(SurgicalEngine(**CACHING, num_blocks=8))
+    scene = Scene(SurgicalEngine(SYNC_HOOKS, num_blocks=8, **CACHING))
     scene.engine.add("r", "abcdefghijklmnopqrstuvwxyz")
     scene.happen(num_steps)
     scene.engine.abort("r")
@@ -121,7 +110,7 @@ def test_a_block_that_was_forgotten_is_evicted_as_what_it_holds_now(
 ) -> None:
     """Upstream's queue of what to evict next still has it as what it held, maybe used at the same time."""
     monkeypatch.setattr(time, "time", lambda: 1.0)
-    scene = Scene(SurgicalEngine(**CACHING, num_blocks=5, max_model_len=16))
+    scene = Scene(SurgicalEngine(SYNC_HOOKS, num_blocks=5, max_model_len=16, **CACHING))
     scene.happen(("r", 12), 1)
     scene.engine.abort("r")
     for name in (letter, "z"):
@@ -131,14 +120,7 @@ def test_a_block_that_was_forgotten_is_evicted_as_what_it_holds_now(
 
 def test_a_swapped_prefill_comes_back_in_chunks() -> None:
     """It has more tokens left than fit into a step."""
-    sizes: dict[str, Any] = {
-        "block_size": 8,
-        "num_blocks": 6,
-        "max_model_len": 48,
-        "max_num_batched_tokens": 16,
-        "max_num_seqs": 4,
-    }
-    scene = Scene(SurgicalEngine(SYNC_HOOKS, num_cpu_blocks=32, **sizes), r="a" * 38, s="b")
+    scene = Scene(SurgicalEngine(SYNC_HOOKS, num_cpu_blocks=32, max_model_len=48, **SMALL), r="a" * 38, s="b")
     scene.happen(("r", 8), ("s", 40))
     scene.end()
     assert [finished(scene.engine, name).text for name in "rs"] == ["a" * 38, "b"]
