@@ -110,7 +110,7 @@ def encoded_by(tokenizer: Any, *given: Any, sees_parent: bool = True) -> TokenTr
 
 
 def test_what_continues_a_sequence_has_no_space() -> None:
-    """Neither in its output nor where a child begins; a context that begins has the tokenizer's."""
+    """Neither in its output nor where a child begins; a context that begins has it, and all without another encoder."""
     tokenizer = legacy_llama()
     tree = encoded_by(tokenizer, continuing(tokenizer))
     (child,) = tree.children
@@ -120,13 +120,8 @@ def test_what_continues_a_sequence_has_no_space() -> None:
     assert tokenizer.convert_ids_to_tokens(tree.prompt_token_ids) == ["▁ab"]
     (alone,) = encoded_by(tokenizer, continuing(tokenizer), sees_parent=False).children
     assert list(alone.prompt_token_ids) == tokenizer.encode("\n<step>\n1:", add_special_tokens=False)
-
-
-def test_without_another_encoder_all_texts_are_encoded_alike() -> None:
-    """As with tokenizers that put nothing before a text."""
-    tokenizer = legacy_llama()
-    tree = encoded_by(tokenizer)
-    assert tokenizer.decode([*tree.prompt_token_ids, *tree.output_token_ids]) == "ab A B </x> C"
+    alike = encoded_by(tokenizer)
+    assert tokenizer.decode([*alike.prompt_token_ids, *alike.output_token_ids]) == "ab A B </x> C"
 
 
 def pictured() -> TreeRows:

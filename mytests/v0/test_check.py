@@ -39,7 +39,7 @@ def copied(folder: Path, file: str, **settings: Any) -> str:
 
 
 def test_what_fits_is_described(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each token with its id and its use; and how many children run, where it is less than may be unfinished."""
+    """Each token with its id and its use; how many children run, if less than may be; texts need no token at all."""
     status, said = checked(capsys, child_stop=["<sync>", "no"])
     assert status == 0
     uses = (
@@ -53,6 +53,9 @@ def test_what_fits_is_described(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no chat template" in said["chat"]
     _, said = checked(capsys, "examples/forkjoin-hpd", protocol="hpd")
     assert "1024 children at once, of which 64 run;" in said["limits"]
+    status, said = checked(capsys, "examples/forkjoin-threadweaver", protocol="pasta")
+    assert (status, said["texts"]) == (0, "ok     all hook tokens are in the texts that clients get")
+    assert said["fields"].startswith("ok     protocol pasta: handlers")
 
 
 @pytest.mark.parametrize(
@@ -78,13 +81,6 @@ def test_what_does_not_fit_fails(
     status, said = checked(capsys, **fields)
     assert status == 1
     assert said[name].startswith("FAILS") and message in said[name]
-
-
-def test_texts_need_no_token_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
-    """A protocol of texts fits any tokenizer that can spell them."""
-    status, said = checked(capsys, "examples/forkjoin-threadweaver", protocol="pasta")
-    assert (status, said["texts"]) == (0, "ok     all hook tokens are in the texts that clients get")
-    assert said["fields"].startswith("ok     protocol pasta: handlers")
 
 
 @pytest.mark.parametrize("fields", [{"promise_token": "<x>"}, {"promise_token": "<x>", "trigger_by": "text"}])

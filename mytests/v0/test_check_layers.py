@@ -22,32 +22,69 @@ def said(config: PretrainedConfig, injects_kv: bool = False) -> tuple[bool, str]
     return finding.fits, finding.says
 
 
+def beside(monkeypatch: pytest.MonkeyPatch, folder: Path, **told: Any) -> None:
+    """Install a current vLLM that tells this of a model; with ``error``, it raises that."""
+
+    def create_model_config() -> Any:
+        if "error" in told:
+            raise told["error"]
+        return SimpleNamespace(**{**TOLD, **told})
+
+    engine_args = SimpleNamespace(create_model_config=create_model_config)
+    package = SimpleNamespace(__version__="0.32.0", EngineArgs=lambda **_: engine_args)
+    monkeypatch.setattr(layers, "find_spec", lambda _: SimpleNamespace(origin=str(folder / "__init__.py")))
+    monkeypatch.setattr(layers, "import_module", lambda _: package)
+
+
+TOLD: dict[str, Any] = {
+    "hf_text_config": PretrainedConfig(),
+    "model": "a-model",
+    "runner_type": "generate",
+    **dict.fromkeys(("is_encoder_decoder", "is_diffusion", "use_mla", "is_attention_free", "is_hybrid"), False),
+}
+
+
 @pytest.mark.parametrize(
-    ("fields", "kinds"),
+    ("fields", "told", "kinds"),
     [
-        ({}, (FULL,)),
-        ({"layer_types": ["full_attention"], "sliding_window": 8}, (FULL,)),
-        ({"kv_lora_rank": 64}, (LATENT,)),
-        ({"layer_types": ["indexed_attention"], "kv_lora_rank": 64}, (LATENT,)),
-        ({"sliding_window": 8}, (WINDOW,)),
-        ({"sliding_window": 8, "use_sliding_window": False}, (FULL,)),
-        (FULL_TOO, (FULL, WINDOW)),
-        ({"layer_types": ["chunked_attention", "full_attention"]}, (FULL, CHUNK)),
-        ({"attention_chunk_size": 8}, (FULL, CHUNK)),
-        ({"layer_types": ["linear_attention"]}, (STATE,)),
-        ({"layer_types": ["linear_attention", "full_attention"], "kv_lora_rank": 64}, (LATENT, STATE)),
-        ({"layer_types": ["hybrid", "linear_attention"]}, (FULL, STATE)),
-        ({"layer_types": ["mlp", "full_attention", "mamba"]}, (FULL, STATE)),
-        ({"layers_block_type": ["recurrent", "attention"]}, (FULL, STATE)),
-        ({"mamba_d_ssm": 256, "num_attention_heads": 4}, (FULL, STATE)),
-        ({"state_size": 16}, (STATE,)),
+        ({}, None, (FULL,)),
+        ({"layer_types": ["full_attention"], "sliding_window": 8}, None, (FULL,)),
+        ({"kv_lora_rank": 64}, None, (LATENT,)),
+        ({"layer_types": ["indexed_attention"], "kv_lora_rank": 64}, None, (LATENT,)),
+        ({"sliding_window": 8}, None, (WINDOW,)),
+        ({"sliding_window": 8, "use_sliding_window": False}, None, (FULL,)),
+        (FULL_TOO, None, (FULL, WINDOW)),
+        ({"layer_types": ["chunked_attention", "full_attention"]}, None, (FULL, CHUNK)),
+        ({"attention_chunk_size": 8}, None, (FULL, CHUNK)),
+        ({"layer_types": ["linear_attention"]}, None, (STATE,)),
+        ({"layer_types": ["linear_attention", "full_attention"], "kv_lora_rank": 64}, None, (LATENT, STATE)),
+        ({"layer_types": ["hybrid", "linear_attention"]}, None, (FULL, STATE)),
+        ({"layer_types": ["mlp", "full_attention", "mamba"]}, None, (FULL, STATE)),
+        ({"layers_block_type": ["recurrent", "attention"]}, None, (FULL, STATE)),
+        ({"mamba_d_ssm": 256, "num_attention_heads": 4}, None, (FULL, STATE)),
+        ({"state_size": 16}, None, (STATE,)),
+        ({}, {}, (FULL,)),
+        ({}, {"use_mla": True}, (LATENT,)),
+        ({}, {"hf_text_config": PretrainedConfig(kv_lora_rank=64)}, (FULL,)),
+        ({}, {"is_attention_free": True}, (STATE,)),
+        ({}, {"is_hybrid": True}, (FULL, STATE)),
+        ({}, {"hf_text_config": PretrainedConfig(layer_types=["linear_attention", "full_attention"])}, (FULL,)),
+        ({}, {"hf_text_config": PretrainedConfig(state_size=16)}, (FULL,)),
     ],
 )
-def test_kinds_are_told_by_the_fields(fields: dict[str, Any], kinds: tuple[str, ...]) -> None:
-    """Of the types of layers, if the configuration has them."""
+def test_kinds_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    fields: dict[str, Any],
+    told: dict[str, Any] | None,
+    kinds: tuple[str, ...],
+) -> None:
+    """By the types of layers or other fields; a current vLLM knows better of states, and of latent attention."""
+    if told is not None:
+        beside(monkeypatch, tmp_path, **told)
     fits, says = said(PretrainedConfig(**fields))
-    assert fits
-    assert says.startswith(f"{', '.join(kinds)} (by config.json alone): work with the plug-in")
+    source = "config.json alone" if told is None else "vLLM 0.32.0"
+    assert fits and says.startswith(f"{', '.join(kinds)} (by {source}): work with the plug-in")
 
 
 @pytest.mark.parametrize(
@@ -83,49 +120,6 @@ def test_what_cannot_be_injected_fails_only_then(fields: dict[str, Any], kind: s
     fits, says = said(config, injects_kv=True)
     assert not fits
     assert f"does not work with layers of the kind {kind}: they keep nothing for each token" in says
-
-
-def beside(monkeypatch: pytest.MonkeyPatch, folder: Path, **told: Any) -> None:
-    """Install a current vLLM that tells this of a model; with ``error``, it raises that."""
-
-    def create_model_config() -> Any:
-        if "error" in told:
-            raise told["error"]
-        return SimpleNamespace(**{**TOLD, **told})
-
-    engine_args = SimpleNamespace(create_model_config=create_model_config)
-    package = SimpleNamespace(__version__="0.32.0", EngineArgs=lambda **_: engine_args)
-    monkeypatch.setattr(layers, "find_spec", lambda _: SimpleNamespace(origin=str(folder / "__init__.py")))
-    monkeypatch.setattr(layers, "import_module", lambda _: package)
-
-
-TOLD: dict[str, Any] = {
-    "hf_text_config": PretrainedConfig(),
-    "model": "a-model",
-    "runner_type": "generate",
-    **dict.fromkeys(("is_encoder_decoder", "is_diffusion", "use_mla", "is_attention_free", "is_hybrid"), False),
-}
-
-
-@pytest.mark.parametrize(
-    ("told", "kinds"),
-    [
-        ({}, (FULL,)),
-        ({"use_mla": True}, (LATENT,)),
-        ({"hf_text_config": PretrainedConfig(kv_lora_rank=64)}, (FULL,)),
-        ({"is_attention_free": True}, (STATE,)),
-        ({"is_hybrid": True}, (FULL, STATE)),
-        ({"hf_text_config": PretrainedConfig(layer_types=["linear_attention", "full_attention"])}, (FULL,)),
-        ({"hf_text_config": PretrainedConfig(state_size=16)}, (FULL,)),
-    ],
-)
-def test_a_current_vllm_is_asked(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: dict[str, Any], kinds: tuple[str, ...]
-) -> None:
-    """It knows better than the fields whether a model has states, and latent attention."""
-    beside(monkeypatch, tmp_path, **told)
-    fits, says = said(PretrainedConfig())
-    assert fits and says.startswith(f"{', '.join(kinds)} (by vLLM 0.32.0): work with the plug-in")
 
 
 @pytest.mark.parametrize(

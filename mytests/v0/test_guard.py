@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logits processors that fail while a sequence runs: the sequence ends, and nothing else does."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ from sequence_hooks.tree.log import OncePerRequest
 from vllm.engine.guard import GuardedProcessor, guard_processors
 from vllm.engine.output_processor.stop_checker import request_of
 from vllm.model_executor.layers.logits_processor import _apply_logits_processors_single_seq
-from vllm.outputs import CompletionOutput
 from vllm.sampling_params import SamplingParams
 
 
@@ -104,12 +103,24 @@ class TestProcessor:
             guard_processors(SamplingParams(logits_processors=[5]), "r", EOS)
 
 
-def run_with_faults(script: dict[str, str], **params: Any) -> CompletionOutput:
-    """A tree in which a sequence has a fault when it samples "f", beside another request, which goes on."""
+@pytest.mark.rule(8)
+@pytest.mark.parametrize(
+    ("texts", "text", "reason", "failed"),
+    [
+        pytest.param(["abfx"], "ab", "abort", [], id="it ends as if it was aborted, with what it sampled before"),
+        pytest.param(["!!!.z", "af", "B", "f"], "\nB\nz", "stop", [True, False, True], id="a child merges as nothing"),
+        pytest.param(["!f", "ab"], "ab", "stop", [False], id="a parent joins its children before it ends"),
+    ],
+)
+def test_a_fault_ends_its_sequence_alone(
+    texts: list[str], text: str, reason: str, failed: list[bool], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who samples "f" has it; another request goes on, and the log has one line, however many children fail."""
     engine = SurgicalEngine(SYNC_HOOKS)
-    engine.add(logits_processors=[guarded(fails)], **params)
+    engine.add(logits_processors=[guarded(fails)])
     engine.add("s")
-    choose = plan(**script, s="xyz")
+    names = "r", "r_child_0", "r_child_1", "r_child_2"
+    choose = plan(**dict(zip(names, texts, strict=False)), s="xyz")
 
     def sample(sampling: Sampling) -> int:
         token_id = choose(sampling)
@@ -118,37 +129,12 @@ def run_with_faults(script: dict[str, str], **params: Any) -> CompletionOutput:
         return token_id
 
     engine.run(sample)
-    assert finished(engine, "s").text == "xyz"
+    output = finished(engine)
+    assert (output.text, output.finish_reason, finished(engine, "s").text) == (text, reason, "xyz")
+    assert [child.failed for child in output.children] == failed
     engine.assert_empty()
-    return finished(engine)
-
-
-@pytest.mark.rule(8)
-class TestSequence:
-    """The log has one line per request, however many children fail."""
-
-    @pytest.fixture(autouse=True)
-    def logged(self, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-        yield
-        records = caplog.get_records("call")
-        (line,) = [record.getMessage() for record in records if "stop_checker" in record.name]
-        assert line.endswith(": a logits processor failed, and its sequence ends: KeyError: 'no such state'")
-
-    def test_it_ends_as_if_it_was_aborted(self) -> None:
-        """It keeps what it sampled before."""
-        output = run_with_faults({"r": "abfx"})
-        assert (output.text, output.finish_reason) == ("ab", "abort")
-
-    def test_a_child_merges_as_nothing(self) -> None:
-        """Its parent and siblings continue."""
-        output = run_with_faults({"r": "!!!.z", "r_child_0": "af", "r_child_1": "B", "r_child_2": "f"})
-        assert output.text == "\nB\nz"
-        assert [child.failed for child in output.children] == [True, False, True]
-
-    def test_a_parent_joins_its_children_before_it_ends(self) -> None:
-        """It does so as at any other end, and its reason is "stop", as for all parents that wait."""
-        output = run_with_faults({"r": "!f", "r_child_0": "ab"})
-        assert (output.text, output.finish_reason) == ("ab", "stop")
+    (line,) = [record.getMessage() for record in caplog.records if "stop_checker" in record.name]
+    assert line.endswith(": a logits processor failed, and its sequence ends: KeyError: 'no such state'")
 
 
 class TestOncePerRequest:

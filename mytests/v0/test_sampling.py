@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What V0's sampler sees of a tree, its logits processors, and prompt logprobs; and several schedulers."""
+"""What V0's sampler sees of a tree, children's logits processors, prompt logprobs; and several schedulers."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -10,31 +10,25 @@ import torch
 
 from mytests.harness.surgical import EOS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, ids, plan
 from mytests.harness.v0.groups import child_of
-from vllm.engine.output_processor.sequence_hook import EngineFacts
-from vllm.model_executor.layers.logits_processor import _apply_logits_processors_single_seq
 from vllm.model_executor.layers.sampler import _apply_min_tokens_penalty
-from vllm.sampling_params import GuidedDecodingParams, SamplingParams
+from vllm.sampling_params import SamplingParams
 from vllm.sequence import CompletionSequenceGroupOutput, Logprob, SequenceGroup
 
 
-class Counting:
-    """A logits processor with state: how often it was called."""
-
-    def __init__(self) -> None:
-        self.asked = 0
+class Clonable:
+    """A logits processor."""
 
     def __call__(self, past: tuple[int, ...], logits: torch.Tensor) -> torch.Tensor:
-        self.asked += 1
         return logits
 
-    def clone(self) -> "Counting":
-        return Counting()
+    def clone(self) -> "Clonable":
+        return Clonable()
 
 
-def joined(**params: Any) -> tuple[SurgicalEngine, SequenceGroup]:
+def joined() -> tuple[SurgicalEngine, SequenceGroup]:
     """A parent that has sampled "a", a promise, a sync and "z", with "BC" merged before "z"."""
     engine = SurgicalEngine(SYNC_HOOKS)
-    parent = engine.add(prompt="p", seed=5, **params)
+    parent = engine.add(prompt="p", seed=5)
     script = plan(r="a!.z", r_child_0="BC")
     while parent.first_seq.get_last_token_id() != ord("z"):
         engine.step(script)
@@ -42,57 +36,24 @@ def joined(**params: Any) -> tuple[SurgicalEngine, SequenceGroup]:
 
 
 class TestChildren:
-    def test_the_engine_completes_what_is_given(self) -> None:
-        """It adds the same as for a new request: the model's EOS tokens, and logits processors made from fields."""
-        asked = []
-
-        def complete(params: SamplingParams, seq: object) -> SamplingParams:
-            asked.append((params.guided_decoding, params.logits_processors, seq))
-            return params
-
-        hooks = dataclasses.replace(SYNC_HOOKS, child_sampling_params={"guided_decoding": {"choice": ["a"]}})
-        engine = SurgicalEngine(hooks, facts=EngineFacts(complete_params=complete))
-        parent = engine.add(logits_processors=[Counting()], guided_decoding=None)
-        engine.step({"r": PROMISE})
-        assert asked == [(GuidedDecodingParams(choice=["a"]), None, parent.first_seq)]
-
     @pytest.mark.rule(9)
     @pytest.mark.parametrize(
-        ("overrides", "has_its_own"), [({"temperature": 0.5}, False), ({"logits_processors": [Counting()]}, True)]
+        ("overrides", "has_its_own"), [({"temperature": 0.5}, False), ({"logits_processors": [Clonable()]}, True)]
     )
     def test_a_childs_own_processors_replace_its_parents(self, overrides: dict[str, Any], has_its_own: bool) -> None:
         """Otherwise it has those of its parent, each with a state of its own."""
         engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, child_sampling_params=overrides))
-        of_parent = [Counting(), Counting()]
+        of_parent = [Clonable(), Clonable()]
         parent = engine.add(logits_processors=of_parent, bad_words=["x"])
         engine.step({"r": PROMISE})
         params = child_of(parent).sampling_params
-        assert [type(each) for each in params.logits_processors] == [Counting] * (1 if has_its_own else 2)
+        assert [type(each) for each in params.logits_processors] == [Clonable] * (1 if has_its_own else 2)
         assert not any(each in of_parent for each in params.logits_processors)
         assert params.bad_words == []
 
 
 @pytest.mark.rule(6)
 class TestState:
-    def test_a_parent_goes_on_with_its_own_processors(self) -> None:
-        """They have the state of what it sampled before its join."""
-        processor = Counting()
-        _, parent = joined(logits_processors=[processor])
-        assert parent.sampling_params.logits_processors[0] is processor
-
-    def test_a_logits_processor_sees_what_the_sequence_sampled(self) -> None:
-        """A grammar's state advances by one token per step; merged tokens do not advance it."""
-        _, parent = joined()
-        seen: list[object] = []
-
-        def processor(prompt: tuple[int, ...], past: tuple[int, ...], logits: torch.Tensor) -> torch.Tensor:
-            seen.append((prompt, past))
-            return logits
-
-        data = parent.first_seq.data
-        _apply_logits_processors_single_seq(torch.zeros(3), [processor], data.output_token_ids, data.prompt_token_ids)
-        assert seen == [((ord("p"),), (ord("a"), PROMISE, SYNC, ord("z")))]
-
     def test_penalties_count_merged_tokens_as_prompt(self) -> None:
         """Presence and frequency penalties count sampled tokens, the repetition penalty all; the model reads all."""
         _, parent = joined()

@@ -188,24 +188,6 @@ def test_a_line_is_logged_once_per_interval(caplog: pytest.LogCaptureFixture) ->
     assert "Blocked" not in caplog.text
 
 
-def test_it_has_nothing_to_say_of_itself() -> None:
-    """Upstream asks each logger for the configuration of the cache."""
-    config: Any = None
-    HookStatLogger(0, LABELS, [SurgicalEngine().scheduler]).info("cache_config", config)
-    assert told("cache_config_info") is None
-
-
-def test_an_engine_that_logs_has_it() -> None:
-    """It gets upstream's interval and label."""
-    engine: Any = LLMEngine.__new__(LLMEngine)
-    engine.log_stats, engine.scheduler = True, [SurgicalEngine().scheduler]
-    engine.stat_loggers = {"prometheus": SimpleNamespace(local_interval=5)}
-    engine.model_config = SimpleNamespace(served_model_name="m")
-    engine._add_hook_metrics()
-    assert engine.stat_loggers["hooks"].local_interval == 5
-    assert told("num_requests_blocked") == 0
-
-
 @pytest.fixture
 def engine() -> LLMEngine:
     """An engine that does nothing but trace, and has not yet."""

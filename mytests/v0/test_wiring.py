@@ -9,14 +9,12 @@ import pytest
 from forkjoin_engine import MODEL_FOLDER
 from torch._dynamo.symbolic_convert import InliningInstructionTranslator
 
-from mytests.harness.surgical import HOOKS, SurgicalEngine, plan
-from sequence_hooks.tree.resume import ResumeRoom
+from mytests.harness.surgical import HOOKS, SurgicalEngine
 from vllm.compilation.wrapper import TorchCompileWrapperWithCustomDispatcher
 from vllm.config import SpecialKwargs
 from vllm.engine.arg_utils import EngineArgs
 from vllm.engine.guard import GuardedProcessor
 from vllm.engine.llm_engine import LLMEngine
-from vllm.engine.output_processor.sequence_hook import SequenceHookOutputProcessor
 from vllm.inputs import token_inputs
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import Sequence, _check_members
@@ -65,14 +63,6 @@ def upstream_does(monkeypatch: pytest.MonkeyPatch, method: str, do: Any) -> None
 
 
 class TestLLMEngine:
-    def test_with_hooks_it_has_their_processor(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It has attached a driver to the scheduler."""
-        engine = bare_engine(monkeypatch, HOOKS)
-        before = engine.surgical.processor
-        assert type(engine.output_processor) is SequenceHookOutputProcessor is type(before)
-        assert engine.output_processor is not before
-        assert engine.output_processor in engine.scheduler[0].trees._observers
-
     def test_without_hooks_nothing_is_replaced(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Upstream's processor stays, and nothing can be resumed."""
         engine = bare_engine(monkeypatch, None)
@@ -81,21 +71,6 @@ class TestLLMEngine:
         for call in (engine.sequences_awaiting_resume, lambda: engine.resume_sequence("r")):
             with pytest.raises(ValueError, match=r'special_kwargs is None, .*sync_resume="manual"'):
                 call()
-
-    def test_it_resumes_what_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A sequence is resumed by its own id."""
-        engine = bare_engine(monkeypatch, MANUAL)
-        surgical = engine.surgical
-        surgical.processor = engine.output_processor
-        surgical.add()
-        surgical.step(plan(r="."))
-        surgical.step({})
-        assert engine.sequences_awaiting_resume() == surgical.waits() and surgical.awaiting() == ["r"]
-        assert engine.is_waiting_for_callers()
-        assert engine.room_to_resume("r") == ResumeRoom(128 - len("prompt."), None)
-        engine.resume_sequence("r", "tool")
-        surgical.run(plan(r=".z"))
-        surgical.assert_empty()
 
     def test_childrens_parameters_are_completed_and_checked_as_a_requests(
         self, monkeypatch: pytest.MonkeyPatch
