@@ -70,35 +70,37 @@ def test_a_stream_is_the_parents_alone(served: Server, prompts: int | None, n: i
     *chunks, last = asked(served, prompts, {"stream_children": stream_children}, n=n, **options)
     choices = [choice for chunk in chunks for choice in chunk.choices]
     told = [chunk.child for chunk in chunks if not chunk.choices]
+    assert not any("logprobs" in delta for delta in told)
     assert len({(chunk.id, chunk.object) for chunk in (*chunks, last)}) == 1
+    ends, most = [choice for choice in choices if hasattr(choice, "segments")], 0
     for index in range(n * (prompts or 1)):
-        own = [choice for choice in choices if choice.index == index]
-        assert "".join(map(text_of, own)) == expected_output(PROMPT)
-        check_tree(own[-1])
-        for child in own[-1].children:
+        assert "".join(text_of(choice) for choice in choices if choice.index == index) == expected_output(PROMPT)
+        (end,) = (choice for choice in ends if choice.index == index)
+        check_tree(end)
+        for child in end.children:
             deltas = [delta for delta in told if delta["request_id"] == child["request_id"]]
             texts = [delta["text"] for delta in deltas if delta["index"] == index]
             assert "".join(texts) == (child["text"] if stream_children else "")
-            assert (len(texts) > 1) is stream_children
-    check_usage(last.usage, [choice for choice in choices if hasattr(choice, "segments")])
+            most = max(most, len(texts))
+    assert (most > 1) is stream_children
+    check_usage(last.usage, ends)
 
 
 def test_continuous_usage_grows_to_the_whole(served: Server) -> None:
     """Of each choice by itself; it has details as soon as a hook has fired."""
     options = {"include_usage": True, "continuous_usage_stats": True}
     *chunks, last = asked(served, 1, {}, n=2, stream=True, stream_options=options)
-    finished = []
-    for index in range(2):
-        own = [(choice, chunk.usage) for chunk in chunks for choice in chunk.choices if choice.index == index]
-        told = [usage.completion_tokens_details for _, usage in own]
+    ends = [(choice, chunk.usage) for chunk in chunks for choice in chunk.choices if hasattr(choice, "segments")]
+    for end, usage in ends:
+        own = [chunk for chunk in chunks if chunk.choices[0].index == end.index]
+        told = [chunk.usage.completion_tokens_details for chunk in own]
         counts = [details.sampled_tokens for details in told if details is not None]
-        texts = accumulate(choice.text for choice, _ in own)
+        texts = accumulate(chunk.choices[0].text for chunk in own)
         assert [details is not None for details in told] == [PROMISE in text for text in texts]
         assert counts == sorted(counts)
-        choice, usage = own[-1]
-        check_usage(usage, [choice])
-        finished.append(choice)
-    check_usage(last.usage, finished)
+        check_usage(usage, [end])
+    assert {end.index for end, _ in ends} == {0, 1}
+    check_usage(last.usage, [end for end, _ in ends])
 
 
 def test_a_request_may_switch_its_hooks_off(served: Server) -> None:

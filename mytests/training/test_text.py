@@ -77,15 +77,6 @@ def test_a_join_is_what_is_not_sampled_between_sampled_tokens(pieces: Any, joins
     assert [astuple(join) for join in of_text(TextTree("root", "pp", pieces)).joins] == joins
 
 
-def test_descendants_are_walked_parents_first() -> None:
-    """In spawn order."""
-    grandchild = TextTree("b", "c", (SampledText("z"),))
-    tree = of_text(
-        TextTree("root", "p", (SampledText("P"), Fork(TextTree("a", "c", (SampledText("P"), Fork(grandchild))))))
-    )
-    assert [each.name for each in tree.walk()] == ["root", "a", "b"]
-
-
 @pytest.mark.parametrize(
     ("pieces", "told"),
     [

@@ -23,43 +23,24 @@ from mytests.harness.tiers import full, names, pairs, sizes
 from mytests.harness.v0.groups import assert_empty
 from mytests.harness.v0.recorded import lane_of
 from sequence_hooks.config.choices import BlockedKVPolicy
-from sequence_hooks.results import ChildOutput
 from sequence_hooks.trace.__main__ import main
 from sequence_hooks.trace.build import picture_of
 from sequence_hooks.trace.reader import read
-from vllm import LLM, CompletionOutput, SamplingParams
+from vllm import LLM, SamplingParams
 from vllm.sampling_params import GuidedDecodingParams
 
 pytestmark = pytest.mark.model
 
 
-@pytest.fixture(scope="module", params=MODES)
-def mode(request: pytest.FixtureRequest) -> Mode:
-    """Both values of block_on."""
-    return request.param
-
-
-@pytest.fixture(scope="module")
-def engine(mode: Mode) -> LLM:
-    """The model with its hooks."""
-    return open_engine(hooks_for(mode))
-
-
-@pytest.fixture(autouse=True)
-def nothing_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every lifecycle test ends with an empty engine."""
-    yield
-    if "engine" in request.fixturenames:
-        assert_empty(request.getfixturevalue("engine"))
-
-
 @pytest.mark.floats
+@pytest.mark.parametrize("mode", MODES)
 @sizes(100, 500)
-def test_the_task_is_done_on_held_out_prompts(engine: LLM, mode: Mode, size: int) -> None:
+def test_the_task_is_done_on_held_out_prompts(mode: Mode, size: int) -> None:
     """The whole output is right on at least 95 % of prompts that training never saw."""
-    prompts = held_out_prompts(size, 0, mode)
-    outputs = answers(engine.generate(prompts, GREEDY, use_tqdm=False))
+    llm, prompts = open_engine(hooks_for(mode)), held_out_prompts(size, 0, mode)
+    outputs = answers(llm.generate(prompts, GREEDY, use_tqdm=False))
     assert sum(map(is_correct, prompts, outputs)) >= 0.95 * size
+    assert_empty(llm)
 
 
 def opened(mode: Mode, is_async: bool = False, record_to: str | None = None, **engine_args: Any) -> LLM:
@@ -116,34 +97,6 @@ def test_a_run_has_both_pictures(engine_args: dict[str, Any], is_async: bool, ta
     assert main([str(path)]) == 0
     assert "forkjoin-tiny" in path.with_suffix(".html").read_text()
     assert json.loads(path.with_suffix(".perfetto.json").read_text())["traceEvents"]
-
-
-@pytest.mark.floats
-@pytest.mark.rule(10)
-def test_there_is_one_output_a_request(engine: LLM, mode: Mode) -> None:
-    """In the order of the requests, with their children; texts are the tokenizer's decode of all tokens."""
-    tokenizer, prompts = engine.get_tokenizer(), sure_prompts(8, 5, mode)
-    outputs = engine.generate(prompts, GREEDY, use_tqdm=False)
-    assert [output.prompt for output in outputs] == prompts
-    assert [len(o.outputs[0].children) for o in outputs] == [o.prompt.count(" ") // 2 for o in outputs]
-    completions = [output.outputs[0] for output in outputs]
-    everything: list[CompletionOutput | ChildOutput] = [*completions, *(k for c in completions for k in c.children)]
-    assert all(each.text == tokenizer.decode(each.token_ids).removesuffix("<eos>") for each in everything)
-
-
-@pytest.mark.floats
-def test_a_chat_is_answered_alike(engine: LLM, mode: Mode) -> None:
-    """With a template that is just the message; and with n > 1 each sample spawns, blocks and joins by itself."""
-    (prompt,) = sure_prompts(1, 6, mode)
-    conversation = [{"role": "user", "content": prompt}]
-    template = "{{ messages[0].content }}"
-    (answer,) = answers(engine.chat(conversation, GREEDY, use_tqdm=False, chat_template=template))
-    assert is_correct(prompt, answer)
-    params = SamplingParams(n=3, temperature=0.3, seed=1, max_tokens=40, skip_special_tokens=False)
-    (output,) = engine.generate([prompt], params, use_tqdm=False)
-    children = [[child.request_id for child in completion.children] for completion in output.outputs]
-    assert list(map(len, children)) == [prompt.count(" ") // 2] * 3
-    assert len({name for names in children for name in names}) == sum(map(len, children))
 
 
 class TestGuidedDecoding:

@@ -14,6 +14,7 @@ import pytest
 from forkjoin_engine import MODEL_FOLDER
 
 from mytests.harness.surgical import HOOKS, SYNC_HOOKS, CharTokenizer
+from mytests.harness.v0.configuration import MANUAL, upstream_does
 from sequence_hooks.serving.trees import TreeStream, tree_of
 from sequence_hooks.tree import resume
 from sequence_hooks.tree.resume import ResumeRoom, ids_of
@@ -24,13 +25,6 @@ from vllm.engine.multiprocessing.engine import MQLLMEngine
 from vllm.entrypoints.llm import LLM
 from vllm.outputs import RequestOutput
 from vllm.sampling_params import SamplingParams
-
-MANUAL = SpecialKwargs(sync_token_id=3, sync_resume="manual")
-
-
-def upstream_does(monkeypatch: pytest.MonkeyPatch, of: type, method: str, do: Any) -> None:
-    """Let upstream's method of a class do something else."""
-    monkeypatch.setattr(of.__bases__[-1], method, do)
 
 
 class TestAsyncLLMEngine:

@@ -6,6 +6,7 @@ import json
 import pickle
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
@@ -66,11 +67,19 @@ class FakeEngine:
 
 
 class FakeClient:
-    """The client that a server has, of an engine with hooks."""
+    """A `FakeEngine` behind the client that a server has."""
 
     get_model_config = AsyncMock(return_value=SimpleNamespace(max_model_len=ROOM))
     get_tokenizer = AsyncMock(return_value=CharTokenizer())
-    resume_sequence = sequences_awaiting_resume = AsyncMock()
+
+    def __init__(self) -> None:
+        self.engine = FakeEngine()
+
+    async def resume_sequence(self, *args: Any) -> None:
+        self.engine.resume_sequence(*args)
+
+    async def sequences_awaiting_resume(self) -> list[Waiting]:
+        return self.engine.sequences_awaiting_resume()
 
 
 def server(client: Any) -> TestClient:
@@ -91,9 +100,23 @@ def post(content: Any, content_type: str = "application/json") -> tuple[int, str
 
 
 class TestRoutes:
+    def test_who_waits(self) -> None:
+        """Each with all that a caller needs to know of it."""
+        (listed,) = server(FakeClient()).get("/v1/sequences_awaiting_resume").json()["sequences"]
+        assert listed == json.loads(json.dumps(asdict(WAITING)))
+
+    @pytest.mark.parametrize(("field", "given"), [("text", "tool"), ("token_ids", [7]), ("text", None)])
+    def test_it_goes_on_with_what_it_is_given(self, field: str, given: Any) -> None:
+        """The body has a text, token ids, or nothing."""
+        client = FakeClient()
+        response = server(client).post("/v1/resume_sequence", json={"request_id": "r", field: given})
+        assert (response.status_code, client.engine.calls) == (200, [("r", given)])
+
     @pytest.mark.parametrize(
         ("body", "status", "message"),
         [
+            ({"request_id": "nobody"}, 400, NO_SUCH),
+            ({"request_id": "r", "text": "a", "token_ids": [1]}, 400, "text and token_ids are both set"),
             *(({"request_id": "r", "token_ids": ids}, 422, "token_ids") for ids in NO_IDS),
             ({"request_id": 5}, 422, "request_id"),
             ({"request_id": "r", "text": "a" * 10_000}, 413, "no sequence of this model has room for more than 6496"),
@@ -208,6 +231,12 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[MQLLMEngineClient]:
 
 
 class TestFrontEnd:
+    def test_it_gets_what_the_engine_returns(self, client: MQLLMEngineClient) -> None:
+        """Or raises what the engine raises."""
+        assert asyncio.run(client.sequences_awaiting_resume()) == [WAITING]
+        with pytest.raises(ValueError, match="nobody"):
+            asyncio.run(client.resume_sequence("nobody"))
+
     def test_an_engine_that_has_ended_is_not_waited_for(self, client: MQLLMEngineClient) -> None:
         """No answer would come."""
         client._errored_with = RuntimeError("gone")

@@ -10,6 +10,7 @@ import torch
 
 from mytests.harness.surgical import EOS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, ids, plan
 from mytests.harness.v0.groups import child_of
+from vllm.model_executor.layers.logits_processor import _apply_logits_processors_single_seq
 from vllm.model_executor.layers.sampler import _apply_min_tokens_penalty
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import CompletionSequenceGroupOutput, Logprob, SequenceGroup
@@ -54,6 +55,19 @@ class TestChildren:
 
 @pytest.mark.rule(6)
 class TestState:
+    def test_a_logits_processor_sees_what_the_sequence_sampled(self) -> None:
+        """A grammar's state advances by one token per step; merged tokens do not advance it."""
+        _, parent = joined()
+        seen: list[object] = []
+
+        def processor(prompt: tuple[int, ...], past: tuple[int, ...], logits: torch.Tensor) -> torch.Tensor:
+            seen.append((prompt, past))
+            return logits
+
+        data = parent.first_seq.data
+        _apply_logits_processors_single_seq(torch.zeros(3), [processor], data.output_token_ids, data.prompt_token_ids)
+        assert seen == [((ord("p"),), (ord("a"), PROMISE, SYNC, ord("z")))]
+
     def test_penalties_count_merged_tokens_as_prompt(self) -> None:
         """Presence and frequency penalties count sampled tokens, the repetition penalty all; the model reads all."""
         _, parent = joined()

@@ -2,13 +2,14 @@
 """The server's own generators around upstream's, which are faked here."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from mytests.harness.served_outputs import completion, output
+from mytests.harness.served_outputs import DELTA, WAITING, completion, output
 from mytests.harness.spoken import TOKENIZER
 from sequence_hooks.results import Segment
 from sequence_hooks.serving.outlines.answer import Asked, OutlineAnswer
@@ -23,11 +24,14 @@ from vllm.entrypoints.openai.protocol import (
     UsageInfo,
 )
 from vllm.entrypoints.openai.serving_chat import OpenAIServingChat
+from vllm.entrypoints.openai.serving_completion import OpenAIServingCompletion
 from vllm.entrypoints.openai.serving_engine import OpenAIServing
 from vllm.entrypoints.openai.serving_models import BaseModelPath, OpenAIServingModels
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 
-RESULT = output(completion(0, Segment(0, 2, "sampled")))
+RESULT = output(completion(0, Segment(0, 2, "sampled")), deltas=(DELTA,))
+WAITS = output(completion(), waiting=(WAITING,))
+LINE = 'data: {"choices": [{"index": 0, "finish_reason": "stop"}]}\n\n'
 
 
 async def results(*items: Any) -> AsyncIterator[Any]:
@@ -35,11 +39,25 @@ async def results(*items: Any) -> AsyncIterator[Any]:
         yield item
 
 
+async def upstreams_stream(serving: Any, request: Any, *args: Any) -> AsyncGenerator[str, None]:
+    """A line per result, in place of upstream's stream."""
+    (items,) = (arg for arg in args if hasattr(arg, "__anext__"))
+    async for _ in items:
+        yield LINE
+
+
 async def upstreams_chat(serving: Any, request: Any, items: AsyncIterator[Any], answer: Any) -> Any:
     """``answer``, once all results have come."""
     async for _ in items:
         pass
     return answer
+
+
+def lines(made: AsyncIterator[str]) -> list[dict[str, Any]]:
+    async def collect() -> list[str]:
+        return [line async for line in made]
+
+    return [json.loads(line.removeprefix("data: ")) for line in asyncio.run(collect())]
 
 
 class Client:
@@ -57,6 +75,41 @@ def serving_of(cls: type[Any], client: Client) -> Any:
     serving: Any = object.__new__(cls)
     serving.engine_client = client
     return serving
+
+
+CHAT, COMPLETION = "chat.completion.chunk", "text_completion"
+
+
+def streamed(kind: str, monkeypatch: pytest.MonkeyPatch, client: Client, result: Any, **fields: Any) -> list[Any]:
+    """The chunks of a stream; a completion's results come with the index of their prompt."""
+    if kind == CHAT:
+        serving = serving_of(OpenAIServingChat, client)
+        monkeypatch.setattr(OpenAIServingChat.__bases__[0], "chat_completion_stream_generator", upstreams_stream)
+        chat = ChatCompletionRequest(messages=[], stream=True, **fields)
+        return lines(serving.chat_completion_stream_generator(chat, results(result), "id", "model"))
+    serving = serving_of(OpenAIServingCompletion, client)
+    monkeypatch.setattr(OpenAIServingCompletion.__bases__[0], "completion_stream_generator", upstreams_stream)
+    text = CompletionRequest(prompt="", stream=True, **fields)
+    return lines(serving.completion_stream_generator(text, [], results((0, result)), "id", 0, "model"))
+
+
+@pytest.mark.parametrize("kind", [CHAT, COMPLETION])
+class TestStreams:
+    @pytest.mark.parametrize("wanted", [True, False])
+    def test_the_last_chunk_has_the_tree(self, kind: str, wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Those before it are the child's, if they were asked for."""
+        *told, last = streamed(kind, monkeypatch, Client(), RESULT, stream_children=wanted)
+        assert last["choices"][0]["segments"]
+        chunks = [(chunk["id"], chunk["object"], chunk["child"]["text"]) for chunk in told]
+        assert chunks == [("id", kind, "B")] * wanted
+
+    def test_it_says_who_waits(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In an empty choice, without being asked, where sequences may wait."""
+        manual = SpecialKwargs(sync_token_id=5, sync_resume="manual")
+        told, _ = streamed(kind, monkeypatch, Client(manual), WAITS)
+        (choice,) = told["choices"]
+        assert choice["waiting"]["request_id"] == "r"
+        assert (choice["delta"] if kind == CHAT else choice["text"]) == ({} if kind == CHAT else "")
 
 
 class TestOutlines:
@@ -139,16 +192,26 @@ class TestOutlines:
         assert [card.id for card in asyncio.run(serving.show_available_models()).data] == names
 
 
-def test_a_chat_may_be_answered_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has no choices, and passes unchanged."""
-    monkeypatch.setattr(OpenAIServingChat.__bases__[0], "chat_completion_full_generator", upstreams_chat)
-    serving = OpenAIServingChat.__new__(OpenAIServingChat)
-    answer = ChatCompletionResponse.model_construct(choices=[SimpleNamespace()], usage=UsageInfo())
-    error = ErrorResponse(message="no", type="no", code=400)
-    for expected in (answer, error):
-        made = serving.chat_completion_full_generator(None, results(RESULT), expected)  # type: ignore[arg-type]
-        assert asyncio.run(made) is expected
-    assert answer.choices[0].segments
+class TestResponses:
+    def test_of_a_completion(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each choice has the tree of its own completion."""
+        response = SimpleNamespace(choices=[SimpleNamespace(), SimpleNamespace()], usage=UsageInfo())
+        base = OpenAIServingCompletion.__bases__[0]
+        monkeypatch.setattr(base, "request_output_to_completion_response", lambda *_: response)
+        serving = OpenAIServingCompletion.__new__(OpenAIServingCompletion)
+        serving.request_output_to_completion_response([output(completion()), RESULT])
+        assert [hasattr(choice, "segments") for choice in response.choices] == [False, True]
+
+    def test_of_a_chat(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An error has no choices, and passes unchanged."""
+        monkeypatch.setattr(OpenAIServingChat.__bases__[0], "chat_completion_full_generator", upstreams_chat)
+        serving = OpenAIServingChat.__new__(OpenAIServingChat)
+        answer = ChatCompletionResponse.model_construct(choices=[SimpleNamespace()], usage=UsageInfo())
+        error = ErrorResponse(message="no", type="no", code=400)
+        for expected in (answer, error):
+            made = serving.chat_completion_full_generator(None, results(RESULT), expected)  # type: ignore[arg-type]
+            assert asyncio.run(made) is expected
+        assert answer.choices[0].segments
 
 
 def test_the_module_starts_a_server(monkeypatch: pytest.MonkeyPatch) -> None:

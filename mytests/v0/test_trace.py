@@ -15,6 +15,7 @@ from mytests.harness.v0.recorded import (
     engine_recorded_to,
     fork_and_join,
     lane_of,
+    picture_with,
     spawned,
     under_pressure,
     written,
@@ -51,13 +52,6 @@ def recorded_until_blocked(path: Path) -> SurgicalEngine:
     engine.add()
     engine.run_until(lambda: bool(engine.scheduler.blocked), plan(r="!.", r_child_0="AAAAAA"))
     return engine
-
-
-def picture_with(path: Path, *others: tuple[type, dict[str, Any]]) -> Picture:
-    """The picture of a request "r" with these events."""
-    stream = (events.SchedulerStarted, {"block_size": 4, "num_blocks": 8})
-    parent = (events.Arrived, {"sequence": "r", "num_prompt_tokens": 1, "prompt": None})
-    return picture_of(read(written(path, stream, parent, *others)))
 
 
 def notes_of(picture: Picture, request_id: str = "r") -> list[str]:

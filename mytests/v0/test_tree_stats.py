@@ -188,6 +188,17 @@ def test_a_line_is_logged_once_per_interval(caplog: pytest.LogCaptureFixture) ->
     assert "Blocked" not in caplog.text
 
 
+def test_an_engine_that_logs_has_it() -> None:
+    """It gets upstream's interval and label."""
+    engine: Any = LLMEngine.__new__(LLMEngine)
+    engine.log_stats, engine.scheduler = True, [SurgicalEngine().scheduler]
+    engine.stat_loggers = {"prometheus": SimpleNamespace(local_interval=5)}
+    engine.model_config = SimpleNamespace(served_model_name="m")
+    engine._add_hook_metrics()
+    assert engine.stat_loggers["hooks"].local_interval == 5
+    assert told("num_requests_blocked") == 0
+
+
 @pytest.fixture
 def engine() -> LLMEngine:
     """An engine that does nothing but trace, and has not yet."""

@@ -187,3 +187,44 @@ def test_the_usage_of_a_response(trees: list[TreeTokens | None], details: dict[s
     told: dict[str, Any] = json.loads(response.model_dump_json())["usage"]
     assert (told["prompt_tokens"], told["completion_tokens"], told["total_tokens"]) == (4, total, 4 + total)
     assert told.get("completion_tokens_details") == details
+
+
+def stream_of(*lines: tuple[CompletionOutput, list[int], int | None]) -> list[dict[str, Any] | None]:
+    """The usage in each chunk of a stream; a line has an output, the choices in its chunk, and its usage's tokens."""
+
+    async def outputs() -> AsyncIterator[Any]:
+        for made, _, _ in lines:
+            yield output(made)
+
+    async def upstreams(items: AsyncIterator[Any]) -> Any:
+        for _, indices, num_tokens in lines:
+            await anext(items)
+            usage = None if num_tokens is None else {"completion_tokens": num_tokens}
+            choices = [{"index": index, "finish_reason": None} for index in indices]
+            yield f"data: {json.dumps({'choices': choices, 'usage': usage})}\n\n"
+
+    async def collect() -> list[str]:
+        stream = TreeStream({}, num_samples=2)
+        return [line async for line in stream.of_parent(upstreams(stream.watched(outputs())))]
+
+    return [json.loads(line.removeprefix("data: "))["usage"] for line in asyncio.run(collect())]
+
+
+class TestUsageOfStreams:
+    def test_the_last_chunk_has_the_request(self) -> None:
+        """Its usage is that of all choices."""
+        first, second = of_tree(0, 10, TREE), of_tree(1, 8, None)
+        *others, last = stream_of((first, [0], None), (second, [1], None), (second, [], 18))
+        assert others == [None, None]
+        assert last == {"completion_tokens": 18, "completion_tokens_details": {**DETAILS, "sampled_tokens": 19}}
+
+    def test_continuous_usage_is_of_the_choice_so_far(self) -> None:
+        """It covers the same as upstream's figure beside it."""
+        early = TreeTokens(sampled_below=2, merged=0, inserted=0)
+        told = stream_of((of_tree(0, 1, None), [0], 1), (of_tree(0, 1, early), [0], 2), (of_tree(1, 1, None), [1], 5))
+        details = {"sampled_tokens": 4, "merged_tokens": 0, "inserted_tokens": 0}
+        assert told == [
+            {"completion_tokens": 1},
+            {"completion_tokens": 2, "completion_tokens_details": details},
+            {"completion_tokens": 5},
+        ]

@@ -9,7 +9,9 @@ import pytest
 from forkjoin_engine import MODEL_FOLDER
 from torch._dynamo.symbolic_convert import InliningInstructionTranslator
 
-from mytests.harness.surgical import HOOKS, SurgicalEngine
+from mytests.harness.surgical import HOOKS, SurgicalEngine, plan
+from mytests.harness.v0.configuration import MANUAL, upstream_does
+from sequence_hooks.tree.resume import ResumeRoom
 from vllm.compilation.wrapper import TorchCompileWrapperWithCustomDispatcher
 from vllm.config import SpecialKwargs
 from vllm.engine.arg_utils import EngineArgs
@@ -18,8 +20,6 @@ from vllm.engine.llm_engine import LLMEngine
 from vllm.inputs import token_inputs
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import Sequence, _check_members
-
-MANUAL = SpecialKwargs(sync_token_id=3, sync_resume="manual")
 
 
 def unchanged(sampled: Any, logits: Any) -> Any:
@@ -43,7 +43,7 @@ def bare_engine(monkeypatch: pytest.MonkeyPatch, special_kwargs: SpecialKwargs |
         self.seq_id_to_seq_group = {}
         self.log_stats, self.stat_loggers = stat_loggers is not None, stat_loggers
 
-    monkeypatch.setattr(LLMEngine.__bases__[0], "__init__", construct)
+    upstream_does(monkeypatch, LLMEngine, "__init__", construct)
     config: Any = SimpleNamespace(special_kwargs=special_kwargs)
     engine = LLMEngine(config)
     engine.surgical = surgical
@@ -57,11 +57,6 @@ def parent_sequence() -> Any:
     return seq
 
 
-def upstream_does(monkeypatch: pytest.MonkeyPatch, method: str, do: Any) -> None:
-    """Let upstream's method do something else."""
-    monkeypatch.setattr(LLMEngine.__bases__[0], method, do)
-
-
 class TestLLMEngine:
     def test_without_hooks_nothing_is_replaced(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Upstream's processor stays, and nothing can be resumed."""
@@ -71,6 +66,21 @@ class TestLLMEngine:
         for call in (engine.sequences_awaiting_resume, lambda: engine.resume_sequence("r")):
             with pytest.raises(ValueError, match=r'special_kwargs is None, .*sync_resume="manual"'):
                 call()
+
+    def test_it_resumes_what_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A sequence is resumed by its own id."""
+        engine = bare_engine(monkeypatch, MANUAL)
+        surgical = engine.surgical
+        surgical.processor = engine.output_processor
+        surgical.add()
+        surgical.step(plan(r="."))
+        surgical.step({})
+        assert engine.sequences_awaiting_resume() == surgical.waits() and surgical.awaiting() == ["r"]
+        assert engine.is_waiting_for_callers()
+        assert engine.room_to_resume("r") == ResumeRoom(128 - len("prompt."), None)
+        engine.resume_sequence("r", "tool")
+        surgical.run(plan(r=".z"))
+        surgical.assert_empty()
 
     def test_childrens_parameters_are_completed_and_checked_as_a_requests(
         self, monkeypatch: pytest.MonkeyPatch
@@ -89,7 +99,7 @@ class TestLLMEngine:
     ) -> None:
         """This holds with and without hooks, and any error of upstream's refuses only that request."""
         engine = bare_engine(monkeypatch, hooks)
-        upstream_does(monkeypatch, "_add_processed_request", lambda _, *args: [][0])
+        upstream_does(monkeypatch, LLMEngine, "_add_processed_request", lambda _, *args: [][0])
         with pytest.raises(ValueError, match="stop_token_ids has 999, which is not in the model's vocabulary"):
             engine._add_processed_request("r", {}, SamplingParams(stop_token_ids=[999], min_tokens=2))
         with pytest.raises(ValueError, match="cannot be processed: IndexError"):
@@ -99,7 +109,7 @@ class TestLLMEngine:
         """Before anything is made of it, if there are hooks; an abort of a child's id would also end the other."""
         engine, plain = bare_engine(monkeypatch, HOOKS), bare_engine(monkeypatch, None)
         added: list[Any] = []
-        upstream_does(monkeypatch, "_add_processed_request", lambda _, *args: added.append(args))
+        upstream_does(monkeypatch, LLMEngine, "_add_processed_request", lambda _, *args: added.append(args))
         params = SamplingParams(extra_args={"max_children": 99})
         with pytest.raises(ValueError, match="max_children is 99; the engine allows at most 16"):
             engine._add_processed_request("r", {}, params)
@@ -112,7 +122,9 @@ class TestLLMEngine:
         """What one raises in a step affects only its own sequence."""
         engine = bare_engine(monkeypatch, None)
         group = engine.surgical.add(logits_processors=[unchanged])
-        upstream_does(monkeypatch, "_create_sequence_group_with_sampling", lambda self, *args, **kwargs: group)
+        upstream_does(
+            monkeypatch, LLMEngine, "_create_sequence_group_with_sampling", lambda self, *args, **kwargs: group
+        )
         made = engine._create_sequence_group_with_sampling("r", group.first_seq, group.sampling_params)
         assert type(made.sampling_params.logits_processors[0]) is GuardedProcessor
 
@@ -121,7 +133,7 @@ class TestLLMEngine:
         engine = bare_engine(monkeypatch, HOOKS)
         logged = engine.output_processor.stop_checker.logged_requests
         logged.is_first("r")
-        upstream_does(monkeypatch, "_add_processed_request", lambda _, *args: None)
+        upstream_does(monkeypatch, LLMEngine, "_add_processed_request", lambda _, *args: None)
         engine._add_processed_request("r", {}, SamplingParams())
         assert logged.is_first("r")
 
@@ -141,7 +153,7 @@ class TestLLMEngine:
         """With hooks a tree counts once; without hooks upstream's figures are unchanged."""
         engine = bare_engine(monkeypatch, hooks)
         stats = SimpleNamespace(num_running_sys=7, time_to_first_tokens_iter=[], time_per_output_tokens_iter=[])
-        upstream_does(monkeypatch, "_get_stats", lambda _, *args: stats)
+        upstream_does(monkeypatch, LLMEngine, "_get_stats", lambda _, *args: stats)
         assert engine._get_stats(outputs).num_running_sys == num_running
 
 

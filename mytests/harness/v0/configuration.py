@@ -1,8 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A configuration of the fork, as far as hooks look at it."""
+"""A configuration of the fork, as far as hooks look at it, and what upstream does with it."""
 
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
+
+from vllm.config import SpecialKwargs
+
+MANUAL = SpecialKwargs(sync_token_id=3, sync_resume="manual")
 
 
 def config_of(**fields: object) -> Any:
@@ -27,3 +33,8 @@ def config_of(**fields: object) -> Any:
     everything = SimpleNamespace(**good | fields)
     parts = ("model_config", "cache_config", "scheduler_config", "parallel_config")
     return SimpleNamespace(**dict.fromkeys(parts, everything))
+
+
+def upstream_does(monkeypatch: pytest.MonkeyPatch, of: type, method: str, do: Any) -> None:
+    """Let upstream's method of a class do something else."""
+    monkeypatch.setattr(of.__bases__[-1], method, do)

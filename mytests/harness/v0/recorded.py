@@ -10,7 +10,7 @@ from mytests.harness.plain import spec
 from mytests.harness.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, plan
 from sequence_hooks.trace import recorder
 from sequence_hooks.trace.build import picture_of
-from sequence_hooks.trace.events import TreeChanged
+from sequence_hooks.trace.events import Arrived, SchedulerStarted, TreeChanged
 from sequence_hooks.trace.lanes import Lane, Picture
 from sequence_hooks.trace.reader import Recording, read
 from sequence_hooks.tree.events import Spawned
@@ -52,6 +52,13 @@ def written(path: Path, *events: tuple[type, dict[str, Any]]) -> Path:
     for kind, fields in events:
         noted.note(kind, **fields)
     return path
+
+
+def picture_with(path: Path, *others: tuple[type, dict[str, Any]]) -> Picture:
+    """The picture of a request "r" with these events."""
+    stream = (SchedulerStarted, {"block_size": 4, "num_blocks": 8})
+    parent = (Arrived, {"sequence": "r", "num_prompt_tokens": 1, "prompt": None})
+    return picture_of(read(written(path, stream, parent, *others)))
 
 
 def spawned(child: str, parent: str, label: str = "") -> tuple[type, dict[str, Any]]:
