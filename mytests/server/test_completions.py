@@ -47,7 +47,7 @@ def asked(served: Server, prompts: int | None, extra: dict[str, Any], **fields: 
 def text_of(choice: Any) -> str:
     """That of a choice, or of a part of it."""
     part = getattr(choice, "message", getattr(choice, "delta", None))
-    return choice.text if part is None else part.content or ""
+    return str(choice.text if part is None else part.content or "")
 
 
 @pytest.mark.parametrize(("prompts", "n"), [(2, 2), (None, 1), (None, 2)])
