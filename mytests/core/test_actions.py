@@ -76,14 +76,6 @@ def test_a_prefix_is_read_up_to_one_more_than_there_is_room_for(most: int, num_r
     assert prefix.num_read == num_read
 
 
-@pytest.mark.parametrize("most", [1, 4])
-def test_children_are_read_up_to_one_more_than_are_allowed(most: int) -> None:
-    """The same holds for endless children."""
-    children = Counted(Spawn())
-    assert len(plain_actions(Actions(children), most, 8, 8).spawn) == most + 1  # type: ignore[arg-type]
-    assert children.num_read == most + 1
-
-
 @pytest.mark.parametrize("label", [7, "x" * 257])
 def test_a_label_is_a_short_text(label: Any) -> None:
     """Or the handler has made a mistake, which is told by name."""

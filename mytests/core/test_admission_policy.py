@@ -141,21 +141,16 @@ class TestBetterVictim:
     """Capitals are sequences of trees, of which there is one on each side of x, which has none."""
 
     @pytest.mark.parametrize(
-        ("running", "victim"),
+        ("running", "in_need", "victim"),
         [
-            ("ABx", "B"),
-            ("ABxDE", None),  # The last one's tree has as many.
-            ("ABCxDE", "C"),
+            ("ABx", "A", "B"),
+            ("ABxDE", "A", None),  # The last one's tree has as many.
+            ("ABCxDE", "A", "C"),
+            ("ABCx", "x", None),  # What comes before the one in need is scheduled.
         ],
     )
-    def test_it_is_the_last_of_the_most_crowded_tree(self, running: str, victim: str | None) -> None:
+    def test_it_is_the_last_of_the_most_crowded_tree(self, running: str, in_need: str, victim: str | None) -> None:
         """Instead of the last one, if fewer run beside that."""
         trees: Any = Trees(*running.split("x"))
-        found: Any = AdmissionPolicy(trees, goes_by_age=True).better_victim(list(running), running[0])
+        found: Any = AdmissionPolicy(trees, goes_by_age=True).better_victim(list(running), in_need)
         assert found == victim
-
-    def test_what_is_scheduled_stays(self) -> None:
-        """Only what comes after the one in need is not scheduled yet."""
-        trees: Any = Trees("ABC")
-        found: Any = AdmissionPolicy(trees, goes_by_age=True).better_victim(["A", "B", "C", "x"], "x")
-        assert found is None

@@ -21,13 +21,10 @@ from mytests.harness.plain import (
     merged,
     spec,
 )
-from sequence_hooks.handlers import Actions, Spawn, TokenEvent, TokenHandler, UnjoinedChild
-from sequence_hooks.handlers.triggers import TriggerMatch
-from sequence_hooks.results import Segment
+from sequence_hooks.handlers import Actions, Spawn, TokenHandler
 from sequence_hooks.tree.branch import Branch
-from sequence_hooks.tree.merge import Span
 from sequence_hooks.tree.replacement import NO_REPLACEMENT, Replacement
-from sequence_hooks.tree.rules import Decision, Refusal, decide, join, joined, keeps_kv, needs_kv
+from sequence_hooks.tree.rules import Decision, Refusal, join, joined, keeps_kv, needs_kv
 from sequence_hooks.tree.sequence import Outcome
 from sequence_hooks.tree.wait import ALL, Wait
 
@@ -35,38 +32,6 @@ TWO = Actions((Spawn((5,), {"max_tokens": 3}), Spawn((6, 7))))
 
 
 class TestDecide:
-    def test_what_is_allowed_is_decided(self) -> None:
-        """With the handler, which will join the children, and what it gives each."""
-        asks = Asks(TWO)
-        assert decided(asks) == Decision(
-            PROMISE,
-            asks,
-            (
-                (spec(0, prefix_token_ids=(5,)), {"max_tokens": 3}),
-                (spec(1, prefix_token_ids=(6, 7)), None),
-            ),
-            None,
-        )
-
-    def test_its_event_has_the_tokens_before_it(self) -> None:
-        """Whether or not it is in the output already."""
-        seen: list[TokenEvent] = []
-
-        class Looks(Asks):
-            def on_token(self, event: TokenEvent) -> Actions:
-                seen.append(event)
-                return super().on_token(event)
-
-        branch = branch_with(depth=1, num_children=2)
-        branch.sequence.output_token_ids += [20, 21, PROMISE]
-        asks = Looks(Actions())
-        decide(branch, PROMISE, TriggerMatch(asks, 2), branch.sequence.output_token_ids[:2], 20, None)
-        assert seen == [
-            TokenEvent(
-                PROMISE, "r_child_0", (10, 11), (20, 21), 1, 2, 2, 2, tuple(UnjoinedChild(each, 1) for each in (0, 1))
-            )
-        ]
-
     def test_a_block_that_is_malformed_is_refused(self) -> None:
         """One of which a part is, spawns the rest; one that blocks, blocks."""
         assert decided(Asks(Actions(is_malformed=True))) == Refusal("malformed")
@@ -177,20 +142,6 @@ class TestWaits:
 
 
 class TestJoin:
-    @pytest.mark.rule(10)
-    def test_results_stand_in_spawn_order(self) -> None:
-        """And each output token is in one segment."""
-        spawned_by = handler()
-        merge = merged(parent_of(("a", [20, 21], spawned_by), ("b", [30], spawned_by), given=(40,)))
-        assert merge.spans == (Span((20, 21), "a", [0, 1]), Span((30,), "b", [0]), Span((40,)))
-        assert merge.segments == (
-            Segment(5, 7, "merged", "a"),
-            Segment(7, 8, "merged", "b"),
-            Segment(8, 9, "inserted"),
-        )
-        assert (merge.position, merge.num_merged, merge.num_cut, merge.num_context) == (5, 4, 0, 13)
-        assert (merge.outcome, merge.error) == (None, None)
-
     def test_nothing_leaves_no_segment(self) -> None:
         """A child without a result brings none."""
         merge = merged(parent_of(("a", [], handler())))

@@ -2,7 +2,7 @@
 """Children whose context is not all of their parent's: without the trigger, or without their parent."""
 
 import dataclasses
-from typing import Any
+from functools import partial
 
 import pytest
 
@@ -20,10 +20,8 @@ from mytests.harness.surgical import (
 )
 from sequence_hooks.handlers import Actions, Spawn
 
-
-def hooks_with(**fields: Any) -> SpecialKwargs:
-    """Hooks whose children begin with "#", and that block at the sync token."""
-    return dataclasses.replace(SYNC_HOOKS, **{"child_prefix_token_ids": tuple(ids("#")), **fields})
+hooks_with = partial(dataclasses.replace, SYNC_HOOKS, child_prefix_token_ids=tuple(ids("#")))
+"""Hooks whose children begin with "#", and that block at the sync token."""
 
 
 OF_EACH_KIND = (Spawn((ord("1"),), context="none"), Spawn((ord("2"),)), Spawn((ord("3"),), None, "before_trigger"))

@@ -2,6 +2,7 @@
 """Detached children: only the end of the request waits, and their results replace the trigger in its output."""
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,12 +22,8 @@ from mytests.harness.surgical import (
 from sequence_hooks.results import Segment
 from vllm.sampling_params import RequestOutputKind
 
-
-def hooks_with(**fields: Any) -> SpecialKwargs:
-    """Promises whose children are detached."""
-    given = {"block_on": "never", "merge_separator": "", **fields}
-    return dataclasses.replace(SYNC_HOOKS, **given)
-
+hooks_with = partial(dataclasses.replace, SYNC_HOOKS, block_on="never", merge_separator="")
+"""Promises whose children are detached."""
 
 PAIR = SpecialKwargs(handlers={FORK: own("Pair")})
 APART: dict[int | str, str] = dict.fromkeys(("*", "a*b"), own("Apart"))

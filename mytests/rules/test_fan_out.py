@@ -121,15 +121,12 @@ class TestFanOut:
     def test_no_space_is_put_where_texts_are_inserted(self, kind: Callable[[], Any]) -> None:
         """As tokenizers of SentencePiece's kind put it before each text: prefixes and tags continue a context."""
         notation = Notation("threadweaver", [], base=kind())
-        plans = OUTLINES
         prompts: Prompts = {}
-        engine = notation.engine(prompts)
-        engine.run(notation.stream(r=f"{plans}on", r_child_0="A</Thread>", r_child_1="B"), MAX_STEPS)
+        engine = run(notation, prompts=prompts, r=f"{OUTLINES}on", r_child_0="A</Thread>", r_child_1="B")
         # The texts of the script begin with it.
         threads = "\n<Thread>\n1: A</Thread><Thread>\n2: B\n</Thread>"
-        assert text_of(notation, engine) == f"{plans}{threads}\non"
-        assert notation.text(prompts["r_child_1"]).endswith(f"{plans}\n<Thread>\n2:")
-        engine.assert_empty()
+        assert text_of(notation, engine) == f"{OUTLINES}{threads}\non"
+        assert notation.text(prompts["r_child_1"]).endswith(f"{OUTLINES}\n<Thread>\n2:")
 
     def test_as_many_threads_as_the_authors_allow(self) -> None:
         """And a block of more is text, of which the caller is told."""

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The notations whose results overlap: positions as in their authors' engines, and texts of trees as training data.
 
-Where this comes from: in bigai-nlco/Native-Parallel-Reasoner (e148ad5), in the engine's ``managers/scheduler.py``, both
-functions that merge finished children take the greatest ``right_most_pos`` of them as the position from which
-``<takeaway>`` is prefilled; each child has computed its closing tag and a line break by then. ``train/utils.py`` of
-that repository and of Infini-AI-Lab/Multiverse has the same rule for training, there without the line break.
+In bigai-nlco/Native-Parallel-Reasoner (e148ad5), in the engine's ``managers/scheduler.py``, ``<takeaway>`` is prefilled
+from the greatest ``right_most_pos`` of the children, each of which has computed its closing tag and a line break.
+``train/utils.py`` there and in Infini-AI-Lab/Multiverse has the same rule for training, without the line break.
 """
 
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 from mytests.harness.injecting import held
 from mytests.harness.notations import MULTIVERSE, NPR
 from mytests.harness.surgical import EOS, SurgicalEngine
-from mytests.harness.tagged import Notation
+from mytests.harness.tagged import Notation, run
 from sequence_hooks.training import (
     Fork,
     InsertedText,
@@ -44,13 +43,6 @@ def plans(notation: Notation, *numbers: str) -> str:
         return "<guideline>\n" + "".join(f"<plan>{number}: x</plan>\n" for number in numbers) + "</guideline>"
     outlines = (f"<Outline>\n{number}: x\n</Outline>\n" for number in numbers)
     return "<Parallel>\n<Goal>\n" + "".join(outlines) + "</Goal>"
-
-
-def ran(notation: Notation, **texts: str) -> SurgicalEngine:
-    """An engine that has run one request, and its children, on these texts."""
-    engine = notation.engine()
-    engine.run(notation.stream(**texts), 1500)
-    return engine
 
 
 def child_of(notation: Notation, name: str, number: str, *output: Any) -> TextTree:
@@ -118,7 +110,7 @@ class TestTexts:
     def test_a_block_as_text_has_the_engines_contexts(self, notation: Notation) -> None:
         """What a child began with is its own text, and its own KV in its parent's context."""
         block, closing = plans(notation, "1", "2"), f"</{CHILD[notation.name]}>"
-        engine = ran(notation, r=block + "on", r_child_0=STEPS[0] + closing, r_child_1=STEPS[1] + closing)
+        engine = run(notation, r=block + "on", r_child_0=STEPS[0] + closing, r_child_1=STEPS[1] + closing)
         children = [
             child_of(notation, f"r_child_{number}", str(number + 1), SampledText(STEPS[number])) for number in (0, 1)
         ]
@@ -126,13 +118,12 @@ class TestTexts:
         tree = check_text(notation, engine, TextTree("r", "prompt", output))
         # The last token of the trigger, two closing tags, and what the parent goes on after.
         assert tree.joins[0].num_prefill == 6
-        engine.assert_empty()
 
     def test_blocks_within_paths_too(self) -> None:
         """A path has its own block, and a conclusion."""
         outer, inner = plans(MULTIVERSE, "1", "2"), plans(MULTIVERSE, "1.1", "1.2")
         deep = {"r_child_0_child_0": "longer than the other</Path>", "r_child_0_child_1": "deep</Path>"}
-        engine = ran(
+        engine = run(
             MULTIVERSE,
             r=outer + "done",
             r_child_0=f"so {inner}inner</Conclusion>\n</Path>",
@@ -150,4 +141,3 @@ class TestTexts:
         ]
         output = (SampledText(outer), *block_of(MULTIVERSE, *children), SampledText("done"), SampledText(END))
         check_text(MULTIVERSE, engine, TextTree("r", "prompt", output))
-        engine.assert_empty()

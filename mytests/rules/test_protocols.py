@@ -131,11 +131,9 @@ class TestHpd:
     def test_a_child_sees_the_layout_before_its_fork(self) -> None:
         """With its own tag in place of the fork; forks before that one are in it."""
         prompts: Prompts = {}
-        engine = HPD.engine(prompts)
-        engine.run(HPD.stream(r=LAYOUT, r_child_0="A<|im_end|>", r_child_1="B<|im_end|>"))
+        run(HPD, prompts=prompts, r=LAYOUT, r_child_0="A<|im_end|>", r_child_1="B<|im_end|>")
         before = LAYOUT.rpartition("<FORK>")[0]
         assert HPD.text(prompts["r_child_1"]).endswith(before + "<CHILD>")
-        engine.assert_empty()
 
     @pytest.mark.parametrize("num_blocks", names([70, 100], [70]))
     def test_a_page_of_many_slow_blocks_loses_nothing(self, num_blocks: int) -> None:
@@ -167,12 +165,10 @@ class TestApr:
     def test_sub_searches_begin_at_their_nodes(self) -> None:
         """With nothing of their parent's context but what it says of the node."""
         prompts: Prompts = {}
-        engine = APR.engine(prompts)
-        engine.run(APR.stream(r=APR_NODES + APR_CALLS, r_child_0="x", r_child_1="y"), MAX_STEPS)
+        run(APR, prompts=prompts, r=APR_NODES + APR_CALLS, r_child_0="x", r_child_1="y")
         assert APR.text(prompts["r_child_0"]) == (
             "Moving to Node #0,0\nCurrent State: 24:[4, 6], Operations: ['9-3=6']"
         )
-        engine.assert_empty()
 
     def test_results_come_in_the_place_of_calls(self) -> None:
         """As in ``get_main_trace_after_sub_search`` of its client, and in the traces of ``_parallel_search``."""
@@ -192,13 +188,11 @@ class TestApr:
     def test_a_later_call_sees_no_earlier_one(self) -> None:
         """Each block of calls is replaced alone, and results of earlier ones stay."""
         prompts: Prompts = {}
-        engine = APR.engine(prompts)
         again = "Exploring\n" + APR_CALLS
-        engine.run(APR.stream("No solution found.", r=APR_NODES + APR_CALLS + again + "so"), MAX_STEPS)
+        engine = run(APR, "No solution found.", prompts, r=APR_NODES + APR_CALLS + again + "so")
         results = self.NO_RESULTS
         assert context_of(APR, engine) == f"{APR_NODES}{results}Exploring\n{results}so"
         assert APR.text(prompts["r_child_2"]) == APR.text(prompts["r_child_0"])
-        engine.assert_empty()
 
     @pytest.mark.rule(16)
     @pytest.mark.parametrize("depth", [0, 1])
@@ -209,9 +203,7 @@ class TestApr:
         texts = (
             {"r": invented + calls + "so"} if depth == 0 else {"r": APR_NODES + APR_CALLS, "others": invented + "on"}
         )
-        engine = APR.engine()
-        engine.run(APR.stream(**{"others": "none", **texts}), MAX_STEPS)
-        engine.assert_empty()
+        engine = run(APR, **{"others": "none", **texts})
         if depth == 0:
             assert context_of(APR, engine) == f"{APR_NODES}{self.NO_RESULTS}so"
             assert text_of(APR, engine) == f"{invented}{APR_CALLS}{self.NO_RESULTS}so"
@@ -222,19 +214,16 @@ class TestApr:
     def test_a_child_begins_with_bos_twice(self) -> None:
         """``generate`` and ``process_pretrain_example`` write it, and a Llama tokenizer adds another one."""
         prompts: Prompts = {}
-        engine = APR_WITH_BOS.engine(prompts)
-        engine.run(APR_WITH_BOS.stream("none", r=APR_NODES + APR_CALLS), MAX_STEPS)
+        run(APR_WITH_BOS, "none", prompts, r=APR_NODES + APR_CALLS)
         bos = APR_WITH_BOS.tokenizer.bos_token_id
         assert prompts["r_child_0"][:3] == [bos, bos, *APR_WITH_BOS.ids("M")]
-        engine.assert_empty()
 
 
 class TestAsyncThink:
     def test_a_worker_sees_its_query_alone(self) -> None:
         """Nothing of the organizer's context."""
         prompts: Prompts = {}
-        engine = ASYNCTHINK.engine(prompts)
-        engine.run(ASYNCTHINK.stream(r=f"{FORKS}<JOIN-1>.", others="<RETURN>x</RETURN>"), MAX_STEPS)
+        run(ASYNCTHINK, "<RETURN>x</RETURN>", prompts, r=f"{FORKS}<JOIN-1>.")
         assert [ASYNCTHINK.text(prompts[f"r_child_{each}"]) for each in (0, 1)] == ["even roots\n", "odd roots\n"]
 
     def test_it_is_asked_as_a_user_asks_where_there_is_a_template(self) -> None:
@@ -242,8 +231,7 @@ class TestAsyncThink:
         asked = Notation("asyncthink", [])
         asked.tokenizer.chat_template = "U:{{ messages[0]['content'] }}{% if add_generation_prompt %} A:{% endif %}"
         prompts: Prompts = {}
-        engine = asked.engine(prompts)
-        engine.run(asked.stream(r=f"{FORKS}.", others="<RETURN>x</RETURN>"), MAX_STEPS)
+        run(asked, "<RETURN>x</RETURN>", prompts, r=f"{FORKS}.")
         assert asked.text(prompts["r_child_0"]) == "U:even roots A:"
 
     def test_of_two_with_one_number_the_later_is_meant(self) -> None:

@@ -3,6 +3,7 @@
 
 import dataclasses
 import logging
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from mytests.harness.characters import token_of
 from mytests.harness.outcomes import Case, rules
 from mytests.harness.stepped import Sampling
-from mytests.harness.surgical import HOOKS, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, begun, completed, finished, plan
+from mytests.harness.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, begun, completed, finished, plan, tree
 from mytests.harness.tiers import pairs
 
 SEQUENCES = 16
@@ -27,9 +28,8 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def hooks_with(**fields: Any) -> SpecialKwargs:
-    """Hooks whose children nest, with ``fields`` replaced."""
-    return dataclasses.replace(HOOKS, max_child_depth=3, **fields)
+hooks_with = partial(dataclasses.replace, HOOKS, max_child_depth=3)
+"""Hooks whose children nest."""
 
 
 def spawning(sampling: Sampling) -> int:
@@ -113,9 +113,12 @@ def test_the_last_token_of_it_may_be_that_of(case: Case) -> None:
 @pytest.mark.rule(14)
 class TestWhoEnds:
     def test_one_that_waits_to_be_admitted_ends_without_a_token(self) -> None:
-        """There are two slots for three children."""
+        """There are two slots for three children; a stream is told of the end of each."""
         engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, max_tree_tokens=9), max_num_seqs=2)
-        output = completed(engine, r="!!!zzzzzz", r_child_0="B" * 9, r_child_1="C" * 9, r_child_2="D" * 9)
+        params = {"extra_args": {"stream_children": True}}
+        output = completed(engine, params=params, **tree("!!!zzzzzz", "B" * 9, "C" * 9, "D" * 9))
+        last = {delta.request_id: delta.finish_reason for delta in engine.deltas}
+        assert last == dict.fromkeys(["r_child_0", "r_child_1", "r_child_2"], "length")
         assert [child.finish_reason for child in output.children] == ["length"] * 3
         assert output.children[-1].token_ids == () and output.children[-1].joins == ()
         assert output.finish_reason == "length"
@@ -125,14 +128,11 @@ class TestWhoEnds:
         """Nobody can resume it any longer."""
         manual = hooks_with(max_tree_tokens=9, block_on="sync", sync_resume="manual")
         engine = SurgicalEngine(manual)
-        engine.add()
         tokens = plan(r="!.z", r_child_0="!.y", r_child_0_child_0="BCDEFGH")
-        engine.run_until(lambda: len(engine.awaiting()) == 2, tokens)
-        engine.run(tokens)
-        output = finished(engine)
-        assert (output.text, output.finish_reason) == ("BCDEF", "length")
+        with begun(engine, tokens, lambda: len(engine.awaiting()) == 2):
+            pass
+        assert (finished(engine).text, finished(engine).finish_reason) == ("BCDEF", "length")
         assert engine.awaiting() == []
-        engine.assert_empty()
 
     def test_what_a_caller_has_given_is_merged(self) -> None:
         """After the children's results, as in any other join."""
@@ -148,20 +148,6 @@ class TestWhoEnds:
         assert {child.finish_reason for child in output.children} == {"length"}
         assert output.finish_reason == "length"
         assert output.text.startswith("x") and output.sampled.text.startswith("ab")
-
-    def test_streams_are_told_of_the_ends(self) -> None:
-        """The last delta of each child has its finish reason."""
-        engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, max_tree_tokens=9), max_num_seqs=2)
-        completed(
-            engine,
-            params={"extra_args": {"stream_children": True}},
-            r="!!!zzzzzz",
-            r_child_0="B" * 9,
-            r_child_1="C" * 9,
-            r_child_2="D" * 9,
-        )
-        last = {delta.request_id: delta.finish_reason for delta in engine.deltas}
-        assert last == dict.fromkeys(["r_child_0", "r_child_1", "r_child_2"], "length")
 
 
 class TestAborts:

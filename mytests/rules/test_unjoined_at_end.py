@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """With ``unjoined_at_end="cancel"`` a sequence ends without its unjoined children; see also `test_cancelled.py`."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 
 from mytests.harness.handlers import FORK, hooks_with, own
 from mytests.harness.outcomes import LONG, Case, ends, rules
-from mytests.harness.surgical import SpecialKwargs, SurgicalEngine, completed, plan, tree
+from mytests.harness.surgical import SurgicalEngine, completed, plan, tree
 
-
-def dropping(**fields: Any) -> SpecialKwargs:
-    """Hooks with which nobody is awaited at an end."""
-    return hooks_with(unjoined_at_end="cancel", **fields)
-
+dropping = partial(hooks_with, unjoined_at_end="cancel")
+"""Hooks with which nobody is awaited at an end."""
 
 NAMED = {FORK: own("Named")}
 ALONE = dropping(handlers=NAMED, child_context="none", child_prefix_token_ids=(4,))
