@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver of fork and join on an engine of lists: what it asks of an engine, and in what order.
-
-What a tree comes to is in `mytests/rules`, on the real engines, and in `test_driver_walks.py`.
-"""
+"""The driver of fork and join on an engine of lists: what it asks of an engine, and in what order."""
 
 import dataclasses
 from collections.abc import Callable

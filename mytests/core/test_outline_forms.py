@@ -58,12 +58,7 @@ class TestResponse:
 
 
 class Stream:
-    """What a server returns for a stream.
-
-    Args:
-        asks_after: How many events it tells before it asks the engine.
-        ends_after: How many, before it is known that there is no outline.
-    """
+    """What a server returns for a stream: it asks the engine after so many events, and then has no outline."""
 
     def __init__(self, asks_after: int, ends_after: int = 9) -> None:
         self.asks_after, self.ends_after, self.num_told, self.is_closed = asks_after, ends_after, 0, False
@@ -80,10 +75,7 @@ class Stream:
 
 
 def answer_of(asked_: Asking, *made: Any) -> tuple[Any, list[Any]]:
-    """What a server returns, and which of its requests it was asked; ``made`` are its own answers, or errors.
-
-    Of a stream, all that it tells.
-    """
+    """What a server returns, of a stream all of it, and which of its requests it was asked for the answers ``made``."""
     seen, left = [], list(made)
 
     async def create(request: Any) -> Any:

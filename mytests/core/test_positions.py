@@ -17,11 +17,7 @@ def span(text: str, child: str | None = None, start: int = 0) -> Span:
 
 
 def after(*spans: Span, num_tokens: int = 4, before: Positions = PLAIN, **strands: int) -> list[int]:
-    """The positions of what a join appends to a context, and of the next token.
-
-    Args:
-        strands: The index of each child's first sampled token.
-    """
+    """The positions of what a join appends, and of the next token; ``strands`` are indices of first sampled tokens."""
     places = {name: ChildPositions(num_prompt, before) for name, num_prompt in strands.items()}
     positions = overlapping(before, num_tokens, spans, places)
     end = num_tokens + sum(len(each.token_ids) for each in spans)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joins that replace the end of a context, as the rules and the driver see them.
-
-What callers, models and engines see of them is in `mytests/rules/test_replacement.py`.
-"""
+"""Joins that replace the end of a context, as the rules and the driver see them."""
 
 import dataclasses
 from itertools import pairwise

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiny models of other architectures than the Llama's, with random weights, for the fuzzer and for tables of tests.
 
-Weights are so wide that the best token stands clear of the second. Each model has several layers of each kind that its
-architecture has, in different orders, and windows that are shorter than the contexts of the tests. A state is smaller
-than the keys and values of a block, or larger, and then upstream makes blocks larger.
+The best token stands clear of the second. Each has several layers of each of its kinds, in different orders, windows
+that are shorter than the contexts of the tests, and states smaller than the keys and values of a block, or larger.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults that the fuzzer's tests and those of the self-check plant, to show that each oracle sees what it is for.
-
-A fault is a change of some functions, by module and qualified name. What it does is said beside it.
-"""
+"""Faults that the fuzzer's tests and those of the self-check plant, to show that each oracle sees what it is for."""
 
 from dataclasses import dataclass
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random histories on a real engine with sequence hooks, against transformers: `make fuzz`.
 
-A history (`mytests.fuzz.history`) is run to its end, and then checked: the tree of each request against the
-rules (`mytests.fuzz.oracle`), all tokens and logprobs against the model (`mytests.fuzz.tokens`).
+Of each, trees are checked by the rules (`mytests.fuzz.oracle`), tokens by the model (`mytests.fuzz.tokens`).
 """
 
 import argparse
@@ -126,10 +125,7 @@ def _rules(run: Run, request: Request, root: Node) -> Rules:
 
 
 def _check_again(run: Run) -> None:
-    """With another global seed each sequence is the same, because every sampled request has its own seed.
-
-    To the bit: the process and the shapes of all steps are the same, and so are the roundings.
-    """
+    """With another global seed each sequence is the same to the bit, as every sampled request has its own seed."""
     again = Run(run.history, random_seed=1)
     again.finish()
     told, told_again = ([node.tokens for _, root in _roots(each) for node in root.walk()] for each in (run, again))
@@ -144,11 +140,7 @@ def fuzz(
     among: st.SearchStrategy[History] = ALL,
     is_enough: Callable[[Tally], bool] = lambda seen: False,
 ) -> Tally:
-    """Try histories until time or number runs out; returns what was seen.
-
-    Args:
-        among: Which ones; by default all whose joins inject no KV.
-        is_enough: Whether to stop already, after what was seen so far.
+    """Try histories until time or number runs out, or is seen enough; returns what was seen.
 
     Raises:
         Failure: the first failing history, made as small as possible if ``shrinks``.

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Histories of the fuzzer: how the engine is set up, which requests arrive when, what is aborted when.
-
-Hook tokens are forced by plans (`mytests.fuzz.plan.Plan`), all other tokens are the model's own.
-"""
+"""Histories of the fuzzer: an engine, requests, and aborts. Plans (`mytests.fuzz.plan.Plan`) force the hook tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -133,10 +130,7 @@ CLOSING, LAST = 120, 7
 
 
 class Prefixed(PromiseHandler):
-    """Spawns as the promise of the hooks that were configured last.
-
-    Its join gives what children began with, too, closes each result, and ends with a text.
-    """
+    """The promise of the hooks configured last; its join gives prefixes, closes results, and ends with a text."""
 
     hooks: SpecialKwargs
 

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an engine that injects KV must compute, by transformers without a cache: one forward pass per request.
 
-An injected token has the hidden state that its child computed in the child's own context. A rotary embedding
-depends only on differences of positions. So the pass, `mytests.fuzz.injection_pass`, has a second copy of that whole
-context, shifted until the token is at its new position, and visible to itself; the parent's later tokens see only what
-was injected of it.
+An injected token has the hidden state of its child's own context, and rotary embeddings know only differences of
+positions: so the pass has a copy of that context, shifted to the new position, and visible to the token itself alone.
 """
 
 from collections import deque
@@ -204,11 +202,7 @@ class Layout:
         self.prefills.append(0 if ends else len(self.tokens) - num_kept - injects * sum(has_kv))
 
     def _cut(self, join: Join, num_computed: int) -> int:
-        """Cut what a join replaces; injected KV is kept as a whole, or computed again.
-
-        Returns:
-            How many tokens still have their KV, if ``num_computed`` had it.
-        """
+        """Cut what a join replaces; returns how many of ``num_computed`` tokens keep KV: injected, all or none."""
         num_left = len(self.tokens) - join.num_replaced
         self.next_position = max(self.tokens[num_left - 1].position + 1, self.tokens[num_left].position)
         del self.tokens[num_left:]
@@ -251,11 +245,7 @@ class Layout:
         return min([len(self.tokens) - 1, *kept])
 
     def _lose(self) -> bool:
-        """Recompute all tokens from the context alone, at the same positions, if their KV was given up.
-
-        Returns:
-            Whether it was.
-        """
+        """If its KV was given up, recompute all tokens from the context alone, and in place; returns whether it was."""
         is_lost = self._num_kept() == 0 < len(self.tokens) - 1
         if is_lost:
             self.has_lost_injected |= self.num_injected > 0

@@ -135,13 +135,10 @@ class InjectedRun(Run):
         return Layout(root, self.history.setup.position_rule or "sequential", self.losses)
 
     def check(self, root: Node, request: Request) -> Layout:
-        """Check that the tokens, logprobs, joins and KV of a request, or of one of its samples, are the oracle's.
+        """Check that tokens, logprobs, joins and KV of a request, or of a sample, are the oracle's; returns its layout.
 
-        Of an aborted sequence only the tokens are checked. With asynchronous outputs prefills are not: a child may
-        have computed its last token too, and then more is injected.
-
-        Returns:
-            What the oracle has laid out.
+        Of an aborted sequence only tokens are checked; with asynchronous outputs prefills are not, as a child may have
+        computed its last token, too.
         """
         setup = self.history.setup
         layout = self.layout(root)
@@ -182,11 +179,7 @@ def model(architecture: str = LLAMA, adapter: int = 0) -> InjectionModel:
 
 
 def run_and_check(history: History) -> tuple[InjectedRun, list[Layout]]:
-    """Run a history to its end, and check all of it: `InjectedRun.check`, and that nothing is left.
-
-    Returns:
-        The run, and the layout of each request.
-    """
+    """Run a history to its end, and check all of it; returns the run, and the layout of each request."""
     run = InjectedRun(history)
     run.finish()
     of_children = history.setup.of_children

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fuzzer's models: tiny and random, with a tokenizer for which allowed tokens are easy to compute.
-
-A token is a word, and no word is a prefix of another: what a grammar allows next is a set of tokens. All but the Llama
-are of `mytests.fuzz.architectures`.
-"""
+"""The fuzzer's models, tiny and random: a token is a word, none a prefix of another, so a grammar allows a set."""
 
 import shutil
 import tempfile

@@ -24,10 +24,7 @@ class _Told:
 
 
 class Stream:
-    """The outputs of one request; ``final`` is the last one, with the contents of all of them.
-
-    Each method raises an `AssertionError` if outputs contradict one another.
-    """
+    """The outputs of one request, checked against each other; ``final`` is the last one, with the contents of all."""
 
     def __init__(self, request_id: str, kind: str) -> None:
         self.final: RequestOutput | None = None

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sampling parameters of the fuzzer's requests: all that a client can ask for over HTTP.
-
-Which tokens a grammar allows next is computed from the grammar, without a backend.
-"""
+"""Sampling parameters of the fuzzer's requests, and which tokens a grammar allows next, computed without a backend."""
 
 import json
 from dataclasses import MISSING, dataclass, fields, replace

@@ -21,8 +21,7 @@ EOS_RATE, SYNC_RATE = 0.04, 0.12
 class Plan:
     """A stateless logits processor: forces hook tokens and EOS at some positions, and forbids them elsewhere.
 
-    The positions depend on the sequence's prompt, so every child has its own. Tokens that a sequence's parameters
-    rule out are not forced.
+    Positions depend on a sequence's prompt. Tokens that its parameters rule out are not forced.
     """
 
     seed: int

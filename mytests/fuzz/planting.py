@@ -16,11 +16,7 @@ from mytests.fuzz.faults import FAULTS, Edit
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
-    """A context in which the engine has the fault of this name.
-
-    Raises:
-        LookupError: there is no such fault, or the source does not have what it replaces.
-    """
+    """A context in which the engine has the fault of this name."""
     with changed(FAULTS[name]):
         yield
 

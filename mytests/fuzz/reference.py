@@ -24,8 +24,7 @@ Pending = tuple[Branch[Any], int]
 class Reference:
     """What finished sequences must hold, from the tokens fed to them and the rules of ends and merges alone.
 
-    A sequence samples the same token at the same place whenever it is asked: an engine may drop what a step has
-    sampled that was in flight while the sequence blocked, ended or was preempted, and sample it again.
+    A sequence samples the same token at the same place whenever it is asked, as an engine may drop what was in flight.
     """
 
     def __init__(self, hooks: SpecialKwargs, max_len: int) -> None:
@@ -62,11 +61,7 @@ class Reference:
         self.given.setdefault(request_id, []).append(token_ids)
 
     def output(self, request_id: str, tree: Branch[Any] | None) -> list[int]:
-        """The tokens of a finished request.
-
-        Args:
-            tree: Its own branch; None if no hook has touched it.
-        """
+        """The tokens of a finished request, whose own branch is ``tree``; None if no hook has touched it."""
         return [token for token, _ in self._of_request(request_id, tree)]
 
     def positions(self, request_id: str, tree: Branch[Any]) -> list[int]:

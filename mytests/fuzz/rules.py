@@ -27,12 +27,7 @@ def fired_by_id(token: int) -> tuple[Hook | None, int]:
 
 
 def fired_by_text(promise: str, in_a_row: Sequence[int]) -> tuple[Hook | None, int]:
-    """The same by text, where a sync is the word of its token.
-
-    Args:
-        promise: The text of a promise.
-        in_a_row: All tokens that the sequence has just sampled, with none between them that it did not sample.
-    """
+    """The same by text, where a sync is its word, of all tokens that the sequence has just sampled ``in_a_row``."""
     spelled = [f" {word(token)}" for token in in_a_row]
     text, num_before = "".join(spelled), len("".join(spelled[:-1]))
     hooks: Mapping[str, Hook] = {promise: "promise", word(SYNC): "sync"}
@@ -74,10 +69,7 @@ class Refusals:
 
 
 def refusing(depth: int, max_child_depth: int, room: int) -> set[str]:
-    """The limits that may have refused a promise of a sequence at this depth, whose children would have so much room.
-
-    How many other sequences there were at that time, a finished tree does not say.
-    """
+    """The limits that may have refused a promise at this depth; how many others there were, no tree says."""
     if depth >= max_child_depth:
         return {"max_child_depth"}
     return {"max_children", "max_tree_sequences"} if room > 0 else {"max_model_len", "max_children"}

@@ -50,11 +50,7 @@ class Run:
         return {name: stream.final for name, stream in self.streams.items() if stream.final is not None}
 
     def finish(self) -> None:
-        """Step until all requests have finished.
-
-        Raises:
-            AssertionError: if it hangs, something is left in the engine, or an output is missing.
-        """
+        """Step until all requests have finished, without a hang; then nothing is left, and no output is missing."""
         last_arrival = max(request.arrival for request in self.history.requests)
         while self.steps <= last_arrival or self.driver.has_unfinished():
             self._step()

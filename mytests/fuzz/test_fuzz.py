@@ -26,10 +26,7 @@ SHORT_SEED, PLANTED_SEED, SIZES = (2, 4, (8, 30)) if IS_V1 else (4, 6, (8, 50))
 @pytest.mark.floats
 @sizes(*SIZES)
 def test_a_short_run_finds_no_fault_in_trees_with_joins(size: int) -> None:
-    """The histories are the same on every run, and go on until each kind was among them.
-
-    What the model samples decides what they come to, and processors round differently.
-    """
+    """The histories are the same on every run of a processor, and go on until each kind was among them."""
 
     def is_enough(seen: Tally) -> bool:
         return seen.histories >= size and not seen.unseen

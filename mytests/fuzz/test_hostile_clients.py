@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Odd bodies on every route of a real server: none ends it or harms another client.
-
-After each body another client's request, which forks and joins, must get the right answer.
-"""
+"""Odd bodies on every route of a real server: none ends it, or harms another client, whose tree follows."""
 
 from collections.abc import Iterator
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The expected tokens and logprobs of a finished request of the fuzzer: the plan's, or the model's.
-
-The model is run by transformers, without a cache: one forward pass over each sequence's whole context.
-"""
+"""The expected tokens and logprobs of a finished request: the plan's, or of a forward pass over each context."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -66,11 +63,7 @@ class Model:
 
 
 def _check_tokens(node: Node, plan: Plan, logits: Sequence[torch.Tensor]) -> Rows:
-    """Check each sampled token; returns what may be sampled at each of these positions.
-
-    Args:
-        logits: Of each of its contexts.
-    """
+    """Check each sampled token by the logits of its context; returns what may be sampled at these positions."""
     positions = node.sampled
     pairs = [*zip(node.stretches, logits, strict=True)]
     raw = [of_stretch[index - 1] for stretch, of_stretch in pairs for _, index in stretch.sampled]

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random walks of any engine that is stepped by hand: whatever happens, in whatever order, trees stay sound.
 
-After each step queues, blocks and trees are checked; at the end of each request its tokens are compared with those of a
-reference that knows nothing of scheduling. `Walks` has what happens to every engine. A subclass makes one, and adds
-what happens to it alone.
+`Walks` has what happens to every engine; a subclass makes one, and adds what happens to it alone.
 """
 
 from abc import abstractmethod
@@ -66,11 +64,7 @@ class Walks(RuleBasedStateMachine):
 
     @abstractmethod
     def make_engine(self, hooks: dict[str, Any], draw: Draw) -> SteppedEngine[Any]:
-        """An engine with little of everything.
-
-        Args:
-            hooks: The fields of its `SpecialKwargs`.
-        """
+        """An engine with little of everything; ``hooks`` are the fields of its `SpecialKwargs`."""
 
     @initialize(data=st.data())
     def start(self, data: st.DataObject) -> None:
@@ -218,11 +212,7 @@ class Walks(RuleBasedStateMachine):
         return self.engine.statuses()
 
     def look(self, before: dict[str, str]) -> None:
-        """Note what a step has done.
-
-        Args:
-            before: The statuses before it.
-        """
+        """Note what a step has done; ``before`` are the statuses before it."""
         for name, now in self.statuses().items():
             if before.get(name, now) != now:
                 self.seen[f"{before[name]} to {now}"] += 1

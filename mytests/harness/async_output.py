@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asynchronous output processing on the CPU, where upstream disables it.
-
-A step's outputs are then processed while the next step runs, by a callback. Upstream's GPU model runner calls
-it; here the executor calls it, right after the forward pass.
-"""
+"""Asynchronous output processing on the CPU: the executor calls back after the forward pass, as on a GPU."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

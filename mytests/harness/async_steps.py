@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asynchronous output processing without a model: a step's tokens are processed while the next one runs.
-
-`LLMEngine` is upstream's with our overrides, around a surgical engine's scheduler.
-"""
+"""Asynchronous output processing without a model: upstream's `LLMEngine`, ours, around a surgical engine."""
 
 from collections.abc import Callable
 from types import SimpleNamespace

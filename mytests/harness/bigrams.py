@@ -11,11 +11,7 @@ from mytests.harness.tagged import Notation
 
 
 def save_bigrams(notation: Notation, folder: Path, following: Mapping[str, Sequence[str]]) -> str:
-    """Save a model with the notation's tokenizer; returns the folder.
-
-    Args:
-        following: By token, those that may follow it, the likeliest first. Every token is followed by itself otherwise.
-    """
+    """Save a model by what may follow each token, the likeliest first, or else the token itself; returns the folder."""
     size = len(notation.tokenizer)
     config = LlamaConfig(
         vocab_size=size,

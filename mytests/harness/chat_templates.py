@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chat templates of the form that publishers of models give them, in words of our own.
 
-Their form is held against the published ones: the control tokens around a turn and where line breaks stand, what else a
-conversation begins with, which roles are refused, whether text is trimmed, and how thinking is opened or closed.
+Control tokens, line breaks, beginnings, refused roles, trimming and thinking are those of the published ones.
 """
 
 from dataclasses import dataclass

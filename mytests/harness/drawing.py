@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Hypothesis draws depends on a seed alone; importing this arranges it.
-
-By default it also draws numbers that stand in any module that is imported, so that the same seed gives other examples
-after other tests, and in a checkout with other code.
-"""
+"""Makes what Hypothesis draws depend on a seed alone, and not on numbers in modules that are imported."""
 
 from hypothesis.internal.conjecture import providers
 

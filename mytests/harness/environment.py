@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The environment of the tests: no network, no usage reports, a small KV cache, examples importable.
+"""The environment of the tests, to be imported before vllm: no network, no reports, a small KV cache, much patience.
 
-Import it before vllm. One thread is enough for the tiny models, and is not slowed down by other processes on
-the machine. Timeouts are so long that no engine fails because the machine is busy.
+One thread is enough for the tiny models, and is not slowed down by other processes on the machine.
 """
 
 import os

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine under test: V0 in the fork's environment, V1 of a stock vLLM in the plug-in's.
-
-Here it is told which one is installed, and how they differ. `v0/` and `v1/` have the same things for each, of which
-`surgical` and `mytests.fuzz.run` choose. Nothing of an engine is imported here: that takes seconds.
-"""
+"""The engine under test, and how both differ: V0 in the fork's environment, V1 in the plug-in's. It imports neither."""
 
 from importlib.util import find_spec
 from pathlib import Path

@@ -7,11 +7,7 @@ from collections.abc import Callable
 
 
 def bytes_left(action: Callable[[], object]) -> int:
-    """The bytes that ``action`` allocated and that something still refers to when it has ended.
-
-    Without a collection on both sides the figure would contain whatever cyclic garbage has not been collected yet,
-    which depends on all that the process did before.
-    """
+    """The bytes that ``action`` allocated and that something still refers to, without cyclic garbage."""
     gc.collect()
     tracemalloc.start()
     try:

@@ -45,15 +45,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
 
 
 class Case:
-    """A request, and what it comes to; afterwards its engine is empty.
-
-    Args:
-        texts: What it and its children sample; see `tree`.
-        prompt: Its own.
-        params: Fields of its `SamplingParams`.
-        sizes: Those of its engine.
-        expected: Attributes of its completion, or what `READERS` read of it.
-    """
+    """A request, with texts as `tree` takes them, and what is expected: attributes, or what `READERS` read."""
 
     def __init__(
         self,

@@ -73,11 +73,7 @@ def child_of(
     output: Sequence[int] = (),
     **fields: Any,
 ) -> Branch[PlainSequence]:
-    """A child that is added to its tree, with this output so far.
-
-    Args:
-        fields: Of its `ChildSpec`.
-    """
+    """A child that is added to its tree, with this output so far, and these fields of its `ChildSpec`."""
     spawned = spec(len(parent.children), parent.request_id, **fields)
     return trees.spawn(parent, spawned, spawned_by, PlainSequence(spawned.request_id, output_token_ids=list(output)))
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The third engine: lists in place of queues and blocks, and the driver that the real ones have.
 
-It samples what a test says, and the KV of a token is that token, so that a sequence whose KV is not its own context
-has got the wrong one.
+It samples what a test says, and the KV of a token is that token: a sequence whose KV is another context has wrong KV.
 """
 
 import logging
@@ -57,10 +56,7 @@ PlainBranch = Branch[ComputedSequence]
 
 @dataclass
 class PlainEngine(SteppedEngine[Any]):
-    """Both ports of the driver, and what an engine does between them.
-
-    In each step the first sequences of the queue sample, as many as there are slots, and as trees may run.
-    """
+    """Both ports of the driver; in each step as many of the queue sample as there are slots, and as trees may run."""
 
     special_kwargs: SpecialKwargs = HOOKS
     max_num_seqs: int = 5

@@ -15,11 +15,7 @@ NUM_ROUNDINGS = 64
 def assert_same_kv(
     found: Iterable[Iterable[torch.Tensor]], expected: Iterable[Iterable[torch.Tensor]], num_passed_on: int = 0
 ) -> None:
-    """Each layer's keys and values, in float32, are the ``expected`` ones.
-
-    Args:
-        num_passed_on: So many roundings more are allowed for each layer before.
-    """
+    """Each layer's keys and values are the ``expected`` ones; for each layer before, more roundings are allowed."""
     for index, (layer, exact_layer) in enumerate(zip(found, expected, strict=True)):
         num_roundings = NUM_ROUNDINGS + index * num_passed_on
         for numbers, exact in zip(layer, exact_layer, strict=True):

@@ -107,11 +107,7 @@ class Server:
         return choice
 
     def call(self, method: str, path: str, content_type: str | None = None, **arguments: Any) -> httpx.Response:
-        """What it answers to one request that has the key.
-
-        Args:
-            content_type: Of ``content``, if that is given as it is.
-        """
+        """What it answers to one request that has the key, and ``content`` of this type."""
         headers = {"Authorization": f"Bearer {KEY}", **({} if content_type is None else {"Content-Type": content_type})}
         return httpx.request(method, f"{self.address}{path}", headers=headers, timeout=120, **arguments)
 
@@ -132,11 +128,7 @@ class Server:
         return sum(float(line.split()[-1]) for line in lines)
 
     def is_zero(self, name: str) -> bool:
-        """Whether one of vLLM's metrics is 0.
-
-        Each of several servers sets it when it hears of a step, and the last to hear of one may hear of an older one. A
-        request then lets them hear of more.
-        """
+        """Whether a metric is 0; of several servers one may have heard an older step last, and hears of more."""
         if self.metric(name) == 0:
             return True
         if self.has_peers:
@@ -154,11 +146,7 @@ def fields_for(mode: Mode, **fields: Any) -> dict[str, Any]:
 def hook_server(
     folder: Path, options: list[str], fields: Mapping[str, Any], model: str = MODEL, max_model_len: int = 256
 ) -> Iterator[Server]:
-    """A server that keeps its files in ``folder``, a recording among them.
-
-    Args:
-        fields: Of `SpecialKwargs`.
-    """
+    """A server that keeps its files in ``folder``, a recording among them; ``fields`` are of `SpecialKwargs`."""
     (folder / "template.jinja").write_text(TEMPLATE)
     log, recording = folder / "log", folder / "run.jsonl"
     command = [*COMMAND, model]

@@ -45,12 +45,7 @@ def until(is_reached: Callable[[], Found]) -> Found:
 def server(
     *arguments: str, use_v1: str, log: Path | None = None, max_model_len: int = 256, **environment: str
 ) -> Iterator[str]:
-    """The address of an OpenAI-compatible server, which runs until the block ends.
-
-    Args:
-        log: Where its output goes; nowhere if None.
-        environment: Further environment variables.
-    """
+    """The address of an OpenAI-compatible server with these variables, which runs until the block ends, and may log."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small tokenizers of each kind, as models have them; nothing is downloaded.
-
-All have the same first tokens as `mytests.harness.spoken`, so that surgical engines can use them.
-"""
+"""Small tokenizers of each kind, whose first tokens are those of `mytests.harness.spoken`."""
 
 import string
 from collections.abc import Callable

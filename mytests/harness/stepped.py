@@ -28,10 +28,7 @@ Tokens = Mapping[str, int] | Callable[[Sampling], int]
 
 
 def plan(**texts: str) -> Callable[[Sampling], int]:
-    """Tokens from texts by request id: each sequence samples the next character of its text.
-
-    See `token_of` for what a text may have.
-    """
+    """Tokens from texts by request id: each sequence samples the next character of its text; see `token_of`."""
     return lambda sampling: token_of(texts[sampling.request_id], sampling.num_sampled)
 
 
@@ -42,10 +39,7 @@ def chooser(tokens: Tokens) -> Callable[[Sampling], int]:
 
 @dataclass
 class SteppedEngine(ABC, Generic[Output]):
-    """An engine without a model, which samples the tokens that a test gives it.
-
-    Lengths and the block size are in tokens.
-    """
+    """An engine without a model, which samples the tokens that a test gives it; lengths are in tokens."""
 
     special_kwargs: SpecialKwargs
     block_size: int = 4
@@ -81,12 +75,7 @@ class SteppedEngine(ABC, Generic[Output]):
     def add(
         self, request_id: str = "r", prompt: str = "prompt", priority: int = 0, adapter: int = 0, **params: Any
     ) -> Any:
-        """Add a request.
-
-        Args:
-            adapter: The id of its LoRA adapter; 0 for none.
-            params: Fields of its `SamplingParams`.
-        """
+        """Add a request with fields of its `SamplingParams`, and the id of its LoRA adapter, which is 0 for none."""
 
     @abstractmethod
     def step(self, tokens: Tokens) -> list[Any]:
@@ -160,11 +149,7 @@ class SteppedEngine(ABC, Generic[Output]):
                 self.outputs[output.request_id] = output
 
     def run(self, tokens: Tokens, max_steps: int = 200) -> int:
-        """Step until all requests have finished, or wait for a caller; returns the number of steps.
-
-        Raises:
-            AssertionError: it takes more than ``max_steps``.
-        """
+        """Step until all have finished, or wait for a caller, in at most so many steps; returns their number."""
         for step in range(max_steps):
             if self.is_idle():
                 return step
@@ -172,11 +157,7 @@ class SteppedEngine(ABC, Generic[Output]):
         raise AssertionError(f"still unfinished after {max_steps} steps: {self.statuses()}")
 
     def run_until(self, is_reached: Callable[[], bool], tokens: Tokens, max_steps: int = 100) -> None:
-        """Step until ``is_reached``.
-
-        Raises:
-            AssertionError: it takes more than ``max_steps``.
-        """
+        """Step until ``is_reached``, at most so many steps."""
         for _ in range(max_steps):
             if is_reached():
                 return

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prompts to which the tiny model answers rightly and surely, so that every engine on every processor does.
 
-Engines and processors round differently, and a token that is hardly likelier than another may come out as either. For
-these prompts each token of the right tree is likelier than all others by far, as plain transformers compute it.
+Each token of the right tree is likelier than all others by far, as plain transformers compute it.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The surgical engine of the vLLM that is installed, and what its tests need besides.
-
-Only this module chooses. What an engine has alone is in `mytests.harness.v0` and `mytests.harness.v1`.
-"""
+"""The surgical engine of the vLLM that is installed, which this module chooses, and what its tests need."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,12 +33,7 @@ def tree(text: str, *children: Any, name: str = "r") -> dict[str, str]:
 
 @contextmanager
 def begun(engine: Any, tokens: Any, until: Callable[[], bool], prompt: str = "prompt", **params: Any) -> Iterator[Any]:
-    """A request "r" that has come to where ``until`` holds; after the block it comes to its end, and nothing is left.
-
-    Args:
-        tokens: What its sequences sample.
-        params: Fields of its `SamplingParams`.
-    """
+    """A request "r" that has come to where ``until`` holds; after the block it ends, and nothing is left."""
     engine.add(prompt=prompt, **params)
     engine.run_until(until, tokens)
     yield tokens
@@ -50,12 +42,7 @@ def begun(engine: Any, tokens: Any, until: Callable[[], bool], prompt: str = "pr
 
 
 def completed(engine: Any, prompt: str = "prompt", params: Any = None, **texts: str) -> Any:
-    """The completion of a request "r", after which nothing is left in the engine.
-
-    Args:
-        params: A mapping of fields of its `SamplingParams`.
-        texts: What each sequence samples; see `plan`.
-    """
+    """The completion of a request "r" whose sequences sample the texts, after which nothing is left; see `plan`."""
     engine.add(prompt=prompt, **params or {})
     engine.run(plan(**texts))
     engine.assert_empty()

@@ -14,12 +14,10 @@ from sequence_hooks.config.tokens import with_token_ids
 
 
 class Notation:
-    """The engines of one protocol.
+    """The engines of one protocol, with further fields, of whose tags these are one token each.
 
     Args:
-        tags: Those that are one token each.
         base: A tokenizer with the same first tokens, instead of that of bytes.
-        fields: Given beside ``protocol``.
     """
 
     def __init__(self, protocol: str, tags: Sequence[str], base: Any = TOKENIZER, **fields: Any) -> None:
@@ -32,11 +30,7 @@ class Notation:
     def engine(
         self, prompts: Prompts | None = None, other_sizes: Mapping[str, Any] = MappingProxyType({}), **params: Any
     ) -> SurgicalEngine:
-        """An engine with one request "r".
-
-        Args:
-            prompts: The prompt of each sequence is kept there.
-        """
+        """An engine with one request "r", which keeps the prompt of each sequence in ``prompts``."""
         special_kwargs = with_token_ids(SpecialKwargs(**self.fields), self.tokenizer)
         sizes: dict[str, Any] = {"max_model_len": 2048, "num_blocks": 1024, "max_num_batched_tokens": 4096}
         sizes |= {"prompts": prompts, **other_sizes}

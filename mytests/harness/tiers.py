@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which cases `make test` runs, and which only `make test-all` does: those that are marked "full".
-
-A case is "full" where another one shows the same thing, or a smaller one of its kind: docs/internals/testing.md.
-"""
+"""Which cases `make test` runs, and which only `make test-all`, marked "full": see docs/internals/testing.md."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import cycle, islice
@@ -30,11 +27,7 @@ def full(*values: object, id: str | None = None) -> ParameterSet:
 
 
 def cases(values: Mapping[str, object], short: Collection[str]) -> list[ParameterSet]:
-    """One case a name; those named in ``short`` are in `make test`.
-
-    Raises:
-        ValueError: a name in ``short`` is not among the cases.
-    """
+    """One case a name; those named in ``short``, which have to be among them, are in `make test`."""
     if unknown := set(short) - set(values):
         raise ValueError(f"{sorted(unknown)} are not among the cases {sorted(values)}")
     return [pytest.param(value, id=name) if name in short else full(value, id=name) for name, value in values.items()]

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Greedy tokens of two runs of a model whose tokens are not sure: they are the same, up to the first tie.
-
-Processors and schedules round differently. Where two tokens are as likely, either may be sampled, and what follows has
-another context.
-"""
+"""Greedy tokens of two runs of a model that is not sure: the same up to the first tie, after which contexts differ."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,10 +14,7 @@ Logprobs = Sequence[Mapping[int, float]]
 
 
 def is_same(ours: Sequence[int], theirs: Sequence[int], logprobs: Logprobs) -> bool:
-    """Compare two runs from the same context; ``theirs`` is the reference, with the logprobs of its best tokens.
-
-    Returns:
-        Whether all tokens are the same, rather than those before a tie.
+    """Whether two runs from a context have the same tokens, rather than those before a tie of ``logprobs``.
 
     Raises:
         AssertionError: they differ in a token where there is no tie, or in their lengths.

@@ -33,12 +33,7 @@ def collected() -> dict[str, ReadableSpan]:
 
 
 def traced_run(headers: dict[str, str] | None = None, **texts: str) -> dict[str, ReadableSpan]:
-    """The spans of request "r" and its children, by request id.
-
-    Args:
-        headers: Those that the request's caller has sent.
-        texts: See `plan`.
-    """
+    """The spans of request "r" and its children, by request id; its caller has sent these headers."""
     exporter().clear()
     engine = SurgicalEngine(NESTED)
     request: Any = engine.add()

@@ -67,10 +67,7 @@ class TestMemory:
     @pytest.mark.parametrize("prompt_length", range(6, 15))
     @pytest.mark.parametrize("prefix_caching", [False, True])
     def test_a_spawn_at_any_place_in_a_block(self, prompt_length: int, prefix_caching: bool) -> None:
-        """What both hold is shared; behind it each writes into blocks of its own.
-
-        On V0, with prefix caching a block that the promise fills is shared too: it holds the same for both.
-        """
+        """What both hold is shared, on V0 with caching also a block that the promise fills; the rest is apart."""
         engine = SurgicalEngine(SYNC_HOOKS, block_size=4, prefix_caching=prefix_caching)
         engine.add(prompt="p" * prompt_length)
         script = plan(r="!abcdef.z", r_child_0="ABCDEF")

@@ -13,6 +13,7 @@ from mytests.harness.surgical import (
     Prompts,
     SpecialKwargs,
     SurgicalEngine,
+    begun,
     completed,
     finished,
     ids,
@@ -73,14 +74,12 @@ class TestHandlers:
     def test_a_handler_is_shown_where_its_token_was_sampled(self) -> None:
         """The event has the context before the token: nothing has been done with the token yet."""
         engine = SurgicalEngine(hooks_with(handlers={FORK: own("Seeing")}, max_child_depth=2))
-        engine.add(prompt="p")
         Seeing.events.clear()
-        engine.run(plan(r="a!*.z", r_child_0="b*"))
+        completed(engine, prompt="p", r="a!*.z", r_child_0="b*")
         assert Seeing.events == [
             TokenEvent(FORK, "r", (ord("p"),), (ord("a"), PROMISE), 0, 1, 1, 1, (UnjoinedChild(0, 2),)),
             TokenEvent(FORK, "r_child_0", (*ids("pa"), PROMISE), (ord("b"),), 1, 0),
         ]
-        engine.assert_empty()
 
     @pytest.mark.parametrize(("prefix", "is_spawned"), [((0,), True), ((99,), True), ((100,), False)])
     def test_a_childs_prefix_lies_in_the_vocabulary(self, prefix: tuple[int, ...], is_spawned: bool) -> None:
@@ -105,12 +104,9 @@ class TestHandlers:
     def test_a_handler_of_a_user_may_wait_for_a_caller(self) -> None:
         """`await_resume` is an action like any other."""
         engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Wait")}))
-        engine.add()
-        engine.run_until(lambda: engine.statuses() == {"r": "BLOCKED"}, {"r": FORK})
-        engine.resume("r", "tool")
-        engine.run(plan(r="*z"))
+        with begun(engine, plan(r="*z"), engine.is_waiting_for_callers):
+            engine.resume("r", "tool")
         assert finished(engine).text == "*toolz"
-        engine.assert_empty()
 
 
 @pytest.mark.rule(1, 3)

@@ -10,12 +10,14 @@ from mytests.harness.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, begun, f
 from sequence_hooks.results import Join
 
 
-def computed(engine: SurgicalEngine, script: dict[str, str]) -> dict[str, list[int]]:
-    """How many tokens each sequence computes in each of its steps, to the end."""
+def computed(engine: SurgicalEngine, length: int, script: dict[str, str]) -> dict[str, list[int]]:
+    """How many tokens each sequence computes in each of its steps, after a prompt of this length, to the end."""
     counts: dict[str, list[int]] = {}
+    engine.add(prompt="p" * length)
     while engine.has_unfinished():
         for each in engine.step(plan(**script)):
             counts.setdefault(each.request_id, []).append(each.num_tokens)
+    engine.assert_empty()
     return counts
 
 
@@ -26,11 +28,9 @@ class TestSpawn:
     def test_it_computes_the_promise_and_the_prefix(self, length: int, prefix: tuple[int, ...]) -> None:
         """Whatever the length of the context; its parent, which goes on, computes a token a step."""
         engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, child_prefix_token_ids=prefix))
-        engine.add(prompt="p" * length)
-        counts = computed(engine, {"r": "a!bcdefgh", "r_child_0": "BC"})
+        counts = computed(engine, length, {"r": "a!bcdefgh", "r_child_0": "BC"})
         assert counts["r_child_0"][:3] == [1 + len(prefix), 1, 1]
         assert counts["r"][:5] == [length, 1, 1, 1, 1]
-        engine.assert_empty()
 
 
 @pytest.mark.rule(3)
@@ -60,11 +60,9 @@ class TestBlock:
     def test_a_sync_with_nothing_to_wait_for_costs_no_step(self) -> None:
         """Its sequence computes the sync token in the next step, as any other token."""
         engine = SurgicalEngine(SYNC_HOOKS)
-        engine.add(prompt="prompt")
-        counts = computed(engine, {"r": ".a"})
+        counts = computed(engine, 6, {"r": ".a"})
         assert (counts["r"][0], set(counts["r"][1:])) == (6, {1})
         assert finished(engine).joins == (Join(position=1, num_merged=0, num_cut=0, num_context=7, num_prefill=1),)
-        engine.assert_empty()
 
 
 class TestResume:
@@ -82,10 +80,8 @@ class TestResume:
     ) -> None:
         """Once, for the last token that the parent sampled has no KV yet; with no result it is a plain decode."""
         engine = SurgicalEngine(dataclasses.replace(HOOKS, **fields))
-        engine.add(prompt="p" * length)
-        counts = computed(engine, tree(*texts))
+        counts = computed(engine, length, tree(*texts))
         assert [count for count in counts["r"] if count > 1] == [length, *[num_prefill] * (num_prefill > 1)]
         assert finished(engine).joins == (
             Join(position=2, num_merged=num_prefill - 1, num_cut=0, num_context=num_context, num_prefill=num_prefill),
         )
-        engine.assert_empty()

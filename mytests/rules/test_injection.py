@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`kv_inject` without a model: which tokens are copied to which positions, how many are prefilled, and nothing is left.
-
-`mytests/harness/kv.py` checks in each step that every token reads its own context, or what was injected for it.
-"""
+"""`kv_inject` without a model: what is copied where, and how much is prefilled; `mytests.harness.kv` checks reads."""
 
 from dataclasses import replace
 from typing import Any
@@ -15,6 +12,7 @@ from mytests.harness.installed import HASHES_FULL_BLOCKS
 from mytests.harness.outcomes import Case, rules
 from mytests.harness.surgical import (
     CHILD,
+    EOS,
     PROMISE,
     SYNC,
     SpecialKwargs,
@@ -213,6 +211,15 @@ class TestEnds:
         assert not moves(engine)
 
 
+def num_found(engine: SurgicalEngine, prompt: str) -> int:
+    """How many tokens a new request finds that has the output of "r" in its own prompt; then all come to their end."""
+    text = "".join(map(chr, engine.outputs["r"].outputs[0].token_ids))
+    found = engine.num_cached(engine.add("s", prompt=prompt + text))
+    engine.run({"s": EOS, "r": EOS, "r_child_2": EOS})
+    engine.assert_empty()
+    return found
+
+
 class TestPrefixCache:
     @pytest.mark.parametrize(("end", "is_finished"), ENDS.values(), ids=ENDS)
     def test_an_injected_block_is_not_in_it(self, end: str, is_finished: bool) -> None:
@@ -235,13 +242,9 @@ class TestPrefixCache:
         engine.add(prompt="promptprompt")
         script = plan(r="!!.zzzz!y" + "z" * 30, r_child_0="ABCDEFGH", r_child_1="STUVWXYZ", r_child_2="I" * 9, s="a")
         engine.run_until(lambda: engine.num_sampled("r") > 25, script)
-        text = "".join(map(chr, engine.outputs["r"].outputs[0].token_ids))
         if is_finished:
             engine.run(script)
-        request = engine.add("s", prompt="promptprompt" + text)
-        assert engine.num_cached(request) == 12
-        engine.run(script)
-        engine.assert_empty()
+        assert num_found(engine, "promptprompt") == 12
 
     def test_what_was_computed_at_other_positions_is_found_by_nobody(self) -> None:
         """Here nothing is injected, because what each child has sampled is its last token."""
@@ -250,12 +253,8 @@ class TestPrefixCache:
         script = plan(r="!." + "z" * 30, r_child_0="A", r_child_1="X", s="a")
         engine.run_until(lambda: engine.num_sampled("r") > 25, script)
         assert not engine.injected()
-        text = "".join(map(chr, engine.outputs["r"].outputs[0].token_ids))
         engine.run(script)
-        request = engine.add("s", prompt="promptpromptprom" + text)
-        assert engine.num_cached(request) == 16
-        engine.run(script)
-        engine.assert_empty()
+        assert num_found(engine, "promptpromptprom") == 16
 
     def test_overlapping_results_do_not_find_plain_text(self) -> None:
         """A parent that is recomputed has the tokens of a request in the cache, at other positions."""
@@ -276,8 +275,4 @@ class TestPrefixCache:
         engine = SurgicalEngine(replace(INJECT, child_prefix_token_ids=(7,)), prefix_caching=True)
         engine.add(prompt="promptpr")
         engine.run(plan(r="!zzzzzz", r_child_0="ABCDEFGH"))
-        text = "".join(map(chr, finished(engine).token_ids))
-        request = engine.add("s", prompt="promptpr" + text)
-        assert engine.num_cached(request) == 8
-        engine.run(plan(s="a"))
-        engine.assert_empty()
+        assert num_found(engine, "promptpr") == 8

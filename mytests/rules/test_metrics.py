@@ -11,7 +11,7 @@ import pytest
 from mytests.harness.handlers import FORK, own
 from mytests.harness.installed import IS_V1
 from mytests.harness.measured import measured, told, unregister
-from mytests.harness.surgical import SYNC_HOOKS, SpecialKwargs, completed, plan, tree
+from mytests.harness.surgical import SYNC_HOOKS, SpecialKwargs, begun, completed, plan, tree
 
 MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
 OF_JOINS = ("children_spawned", "children_failed", "merged_tokens", "resume_prefill_tokens", "resume_saved_tokens")
@@ -38,11 +38,8 @@ def nothing_registered() -> Iterator[None]:
 def test_joins_are_counted(strategy: Any, texts: tuple[str, ...], aborted: str | None, counts: list[int]) -> None:
     """Once, however often the logger is called; what a parent keeps is saved, and one that ends prefills nothing."""
     engine, log = measured(dataclasses.replace(SYNC_HOOKS, child_merge_strategy=strategy))
-    engine.add(prompt="prompt")
-    engine.run_until(lambda: engine.statuses().get("r") == "BLOCKED", plan(**tree(*texts)))
-    if aborted is not None:
-        engine.abort(aborted)
-    engine.run(plan(**tree(*texts)))
+    with begun(engine, plan(**tree(*texts)), lambda: engine.statuses().get("r") == "BLOCKED"):
+        engine.abort(aborted or [])
     log()
     log()
     assert [told(f"{name}_total") for name in OF_JOINS] == counts
@@ -50,7 +47,6 @@ def test_joins_are_counted(strategy: Any, texts: tuple[str, ...], aborted: str |
     assert IS_V1 or not engine.driver.trees.stats.blocked_times
     assert told("num_requests_blocked") == told("blocked_cache_usage_perc") == 0
     assert told("blocked_kv_evictions_total", means="discard") == 0
-    engine.assert_empty()
 
 
 def test_limits_are_counted() -> None:
@@ -79,13 +75,11 @@ def test_who_is_blocked_and_what_they_hold(caplog: pytest.LogCaptureFixture) -> 
     """A block that two BLOCKED sequences share counts once, out of sixteen; a line tells it while there are any."""
     caplog.set_level(logging.INFO, logger="vllm")
     engine, log = measured(MANUAL, block_size=4, num_blocks=16)
-    engine.add(prompt="p" * 8)
-    engine.run_until(lambda: len(engine.scheduler.blocked) == 2, plan(r="!.y", r_child_0=".z"))
-    log()
-    blocks = {*engine.blocks_of("r"), *engine.blocks_of("r_child_0")}
-    assert (told("num_requests_blocked"), told("blocked_cache_usage_perc")) == (2, len(blocks) / 16)
-    engine.abort("r")
-    engine.assert_empty()
+    with begun(engine, plan(r="!.y", r_child_0=".z"), lambda: len(engine.scheduler.blocked) == 2, prompt="p" * 8):
+        log()
+        blocks = {*engine.blocks_of("r"), *engine.blocks_of("r_child_0")}
+        assert (told("num_requests_blocked"), told("blocked_cache_usage_perc")) == (2, len(blocks) / 16)
+        engine.abort("r")
     log()
     assert told("num_requests_blocked") == told("blocked_cache_usage_perc") == 0
     line = f"Blocked: 2 reqs, KV cache usage of the blocked: {len(blocks) / 16:.1%}"

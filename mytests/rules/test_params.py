@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mytests.harness.dialect import DIALECT
-from mytests.harness.surgical import SYNC_HOOKS, SurgicalEngine, finished, inherit, plan
+from mytests.harness.surgical import SYNC_HOOKS, SurgicalEngine, begun, finished, inherit, plan
 from sequence_hooks.tree.child_params import derive_seed
 from vllm.sampling_params import SamplingParams
 
@@ -125,10 +125,6 @@ class TestSeeds:
     def test_a_resumed_parent_draws_other_numbers(self, seed: int | None, after: int | None) -> None:
         """A prefill restarts the random stream, so the seed must be another; without a seed there is none."""
         engine = SurgicalEngine(SYNC_HOOKS)
-        parent: Any = engine.add(seed=seed)
-        script = plan(r="a!.zzzz", r_child_0="BC")
-        engine.run_until(lambda: engine.num_sampled("r") > 3, script)
-        assert parent.sampling_params.seed == after
-        engine.run(script)
+        with begun(engine, plan(r="a!.zzzz", r_child_0="BC"), lambda: engine.num_sampled("r") > 3, seed=seed):
+            assert engine.request_of("r").sampling_params.seed == after
         assert finished(engine).text == "aBCzzzz"
-        engine.assert_empty()

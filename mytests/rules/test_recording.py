@@ -7,7 +7,7 @@ from typing import Any
 
 from mytests.harness.injecting import SYNC_INJECT
 from mytests.harness.recorded import ends, engine_recorded_to, only, recorded, told_by
-from mytests.harness.surgical import EOS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.harness.surgical import EOS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, completed, finished, plan
 from sequence_hooks.trace import events
 from sequence_hooks.trace.build import picture_of
 from sequence_hooks.trace.reader import read
@@ -74,10 +74,7 @@ class TestEvents:
 class TestEnds:
     def test_by_length(self, tmp_path: Path) -> None:
         """The sequence reached a limit."""
-        engine = engine_recorded_to(tmp_path / "run.jsonl")
-        engine.add(max_tokens=2)
-        engine.run({})
-        engine.assert_empty()
+        completed(engine_recorded_to(tmp_path / "run.jsonl"), params={"max_tokens": 2}, r="xx")
         assert ends(read(tmp_path / "run.jsonl")) == {"r": "length_capped"}
 
     def test_by_an_abort(self, tmp_path: Path) -> None:

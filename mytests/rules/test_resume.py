@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mytests.harness.surgical import SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.harness.surgical import SYNC_HOOKS, SurgicalEngine, begun, finished, plan
 from sequence_hooks.results import Segment, Waiting
 from vllm.sampling_params import RequestOutputKind
 
@@ -63,25 +63,17 @@ class TestResume:
     def test_resumed_early_it_still_waits_for_its_children(self) -> None:
         """The call and the children's results are both needed, in either order."""
         engine, script = SurgicalEngine(MANUAL), plan(r="!.z", r_child_0="BCDEF")
-        engine.add()
-        for _ in range(3):
-            engine.step(script)
-        engine.resume("r", "tool")
-        assert engine.statuses() == {"r": "BLOCKED", "r_child_0": "RUNNING"}
-        engine.run(script)
+        with begun(engine, script, lambda: bool(engine.awaiting())):
+            engine.resume("r", "tool")
+            assert engine.statuses() == {"r": "BLOCKED", "r_child_0": "RUNNING"}
         assert finished(engine).text == "BCDEFtoolz"
-        engine.assert_empty()
 
     def test_a_child_is_resumed_by_its_own_id(self) -> None:
         """Meanwhile its parent waits for it."""
-        engine, script = SurgicalEngine(MANUAL), plan(r="!y", r_child_0="B.C")
-        engine.add()
-        for _ in range(8):
-            engine.step(script)
-        engine.resume("r_child_0", "tool")
-        engine.run(script)
+        engine = SurgicalEngine(MANUAL)
+        with begun(engine, plan(r="!y", r_child_0="B.C"), engine.is_waiting_for_callers):
+            engine.resume("r_child_0", "tool")
         assert finished(engine).text == "yBtoolC"
-        engine.assert_empty()
 
     @pytest.mark.rule(5)
     def test_it_waits_at_each_sync(self) -> None:
@@ -93,16 +85,14 @@ class TestWhatACallerLearns:
     def test_the_list_says_what_it_waits_with(self) -> None:
         """Its text, its position, and the children whose results it gets."""
         engine, script = SurgicalEngine(MANUAL), plan(r="a!.z", r_child_0="BCDEF")
-        engine.add()
         began = time.time()
-        engine.run_until(lambda: bool(engine.awaiting()), script)
-        (waiting,) = engine.waits()
-        assert began <= waiting.since <= time.time()
-        assert waiting == Waiting("r", None, 0, 3, "a", ("r_child_0",), 1, waiting.since)
-        engine.run_until(engine.is_waiting_for_callers, script)
-        assert engine.waits() == [dataclasses.replace(waiting, num_unfinished_children=0)]
-        engine.abort("r")
-        engine.assert_empty()
+        with begun(engine, script, lambda: bool(engine.awaiting())):
+            (waiting,) = engine.waits()
+            assert began <= waiting.since <= time.time()
+            assert waiting == Waiting("r", None, 0, 3, "a", ("r_child_0",), 1, waiting.since)
+            engine.run_until(engine.is_waiting_for_callers, script)
+            assert engine.waits() == [dataclasses.replace(waiting, num_unfinished_children=0)]
+            engine.abort("r")
 
     @pytest.mark.parametrize("given", [{}, {"stream_children": True}])
     def test_a_stream_says_when_it_begins(self, given: dict[str, bool]) -> None:
@@ -120,12 +110,10 @@ class TestWhatACallerLearns:
     def test_outputs_with_all_text_so_far_say_nothing(self) -> None:
         """Who reads them expects a completion in each."""
         engine = SurgicalEngine(MANUAL)
-        engine.add()
-        engine.run_until(engine.is_waiting_for_callers, plan(r="."))
-        assert engine.told_waiting == []
-        assert all(output.outputs for output in engine.handed_out)
-        engine.abort("r")
-        engine.assert_empty()
+        with begun(engine, plan(r="."), engine.is_waiting_for_callers):
+            assert engine.told_waiting == []
+            assert all(output.outputs for output in engine.handed_out)
+            engine.abort("r")
 
     def test_the_log_has_a_line(self, caplog: pytest.LogCaptureFixture) -> None:
         """With the id to resume; one for each wait."""

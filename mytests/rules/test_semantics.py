@@ -21,6 +21,7 @@ from mytests.harness.surgical import (
     finished,
     ids,
     plan,
+    tree,
 )
 from sequence_hooks.results import ChildOutput
 
@@ -108,13 +109,10 @@ class TestTheEndsOfAChild:
     def test_a_promise_spawns_down_to_max_child_depth(self, depth: int) -> None:
         """Each level joins the one below it; the last promise is an ordinary token of the output."""
         engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, max_child_depth=depth))
-        engine.add()
-        names = ["r" + "_child_0" * level for level in range(5)]
-        engine.run(plan(**{name: f"{level}!.{level}" for level, name in enumerate(names)}))
+        output = completed(engine, **{"r" + "_child_0" * level: f"{level}!.{level}" for level in range(5)})
         numbers = "".join(map(str, range(depth + 1)))
-        assert finished(engine).text == numbers + numbers[::-1]
-        assert list(finished(engine).token_ids).count(PROMISE) == depth + 1
-        engine.assert_empty()
+        assert output.text == numbers + numbers[::-1]
+        assert list(output.token_ids).count(PROMISE) == depth + 1
 
 
 @pytest.mark.rule(8)
@@ -157,15 +155,11 @@ def below(output: Any) -> dict[str, ChildOutput]:
 @pytest.mark.rule(10)
 def test_a_child_in_the_tree_tells_all_of_itself() -> None:
     """It has its own segments, joins and children, and the times when it ran."""
-    engine = SurgicalEngine(NESTED)
-    engine.add()
     before = time.time()
-    engine.run(plan(r="!.z", r_child_0="a!.b", r_child_0_child_0="C"))
-    (child,) = finished(engine).children
+    (child,) = completed(SurgicalEngine(NESTED), **tree("!.z", ("a!.b", "C"))).children
     assert [segment.origin for segment in child.segments] == ["sampled", "merged", "sampled"]
     assert [join.num_merged for join in child.joins] == [1]
     assert before <= child.spawn_time <= child.children[0].spawn_time <= child.finished_time <= time.time()
-    engine.assert_empty()
 
 
 @pytest.mark.rule(1)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KV connectors: what is saved of trees, what is loaded for them, and when neither may be.
-
-A simulated worker checks that each block that is saved has the KV which its tokens stand for, and nothing else.
-"""
+"""KV connectors: what is saved of trees and loaded for them, in blocks that a simulated worker checks."""
 
 import json
 import subprocess

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every field of upstream's requests, in a tree on a real engine. A release with a new one fails until it is tried.
-
-What a field changes in a tree is tested elsewhere; here no sequence of one may fail, and its output must be whole.
-"""
+"""Every field of upstream's requests, in a tree on a real engine. A release with a new one fails until it is tried."""
 
 from collections.abc import Iterator
 from typing import Any

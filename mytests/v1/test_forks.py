@@ -115,10 +115,7 @@ class TestStates:
     def test_a_parent_goes_on_from_its_state(
         self, layers: tuple[str, ...], merge: Any, num_merged: int, num_prefill: int, num_in_flight: int
     ) -> None:
-        """It computes what was merged, and its last token, if no step in flight has.
-
-        Without results such a state is of no use: the next token is to be sampled after it, so all is computed anew.
-        """
+        """It computes what was merged, and its last token, if no step in flight has; without results, all anew."""
         engine = SurgicalEngine(replace(HOOKS, child_merge_strategy=merge), layers=layers)
         output = completed(engine, prompt="p" * 9, r="ab!c", r_child_0="BCDEF")
         (join,) = output.joins

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Children share the images of their request's prompt, on a real engine with tiny models that see them.
 
-The oracle is the engine without hooks: what each sequence samples is what that engine answers to the same image and the
-sequence's context as a prompt.
+What each sequence samples is what the engine without hooks answers to the image and the sequence's context.
 """
 
 import os
@@ -55,11 +54,7 @@ def opened(special_kwargs: SpecialKwargs | None, model: str, **options: Any) -> 
 
 
 def asked(engine: Any, prompts: list[tuple[list[int], int]], lengths: list[int] | None = None) -> list[RequestOutput]:
-    """The answers to prompts, which are tokens and the seed of an image.
-
-    Args:
-        lengths: How many tokens to sample after each.
-    """
+    """The answers to prompts, which are tokens and the seed of an image, each of its length."""
     params = [GREEDY.clone() for _ in prompts]
     for each, length in zip(params, lengths or [], strict=False):
         each.max_tokens = length

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`kv_inject` on tiny models whose layers differ in what is rotated of their keys, against the oracle.
 
-Of some keys only a part is rotated: the first elements of each head, by pairs of neighbours (GLM 4) or of halves
-(StableLM), or the last ones (MiniCPM 3), which all heads share where attention is latent (DeepSeek V3). Layers with a
-window and those without have rotary embeddings of their own (Gemma 3), the same one and attention sinks (gpt-oss), or
-none where there is no window (EXAONE 4) or no chunk (Llama 4).
+A part of each head, by neighbours (GLM 4) or halves (StableLM), or what all heads share (MiniCPM 3, DeepSeek V3); and
+layers with a window or chunks beside others, of embeddings of their own (Gemma 3), sinks (gpt-oss), or none (Llama 4).
 """
 
 from collections.abc import Iterator

@@ -76,11 +76,7 @@ class TestPositions:
 
     @pytest.mark.parametrize(("make", "num_dims"), [(FirstRunner, 3), (SecondRunner, 3), (SecondRunner, None)])
     def test_all_components_of_a_position_are_shifted(self, make: Callable[..., Any], num_dims: int | None) -> None:
-        """Those of text are equal, and stay so.
-
-        What the second runner's sampler reads is not shifted, however often: it compares it with the tokens that
-        `min_tokens` asks for, and draws random numbers by it.
-        """
+        """Those of text are equal; what the second runner's sampler reads, for `min_tokens` and seeds, stays."""
         runner = extended(make() if num_dims is None else make(num_dims=num_dims))
         output = schedule(InjectedStep(1, shifts={"r": [Shift(2, -3)]}))
         runner.take_in(output)

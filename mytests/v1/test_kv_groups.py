@@ -24,10 +24,7 @@ class Block(str):
 
 
 def cut(tables: tuple[str, str], num_tokens: int) -> tuple[tuple[str, ...], int]:
-    """What is left of a hit, and of how many tokens that is.
-
-    It has the tables of a layer that sees all tokens, and of one that sees the last two, in blocks of two.
-    """
+    """What is left of a hit, of how many tokens, with tables of a layer that sees all, and of one that sees two."""
     full, window = (SimpleNamespace(block_size=2, block_pool=SimpleNamespace(null_block=Block("-"))) for _ in range(2))
     full.get_num_skipped_tokens = lambda num_tokens: 0
     window.get_num_skipped_tokens = lambda num_tokens: max(0, num_tokens - 2)

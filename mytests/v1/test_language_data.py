@@ -13,10 +13,7 @@ LONG = "has many good effects on a body and on a mind, and it needs neither mone
 
 
 class Scripted:
-    """A base model that writes an outline, then a paragraph about each point but one, then a closing sentence.
-
-    It is also its tokenizer, whose tokens are words.
-    """
+    """A base model, and its tokenizer of words, that writes an outline, a paragraph a point but one, and a closing."""
 
     def get_tokenizer(self) -> "Scripted":
         return self

@@ -27,11 +27,7 @@ class Asleep:
 
 
 class Loop(DPEngineCoreProc):
-    """Upstream's loop of such an engine around a surgical one, and no other engines.
-
-    Args:
-        before: What is done before each iteration, as if clients had asked for it.
-    """
+    """Upstream's loop around a surgical engine, and no other engines; ``before`` is done before each iteration."""
 
     def __init__(self, engine: SurgicalEngine, before: list[Callable[[], None]]) -> None:
         self.engine, self.scheduler = engine, engine.scheduler

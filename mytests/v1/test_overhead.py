@@ -76,10 +76,7 @@ def decoding(num_requests: int, is_async: bool) -> SurgicalEngine:
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_request_without_a_tree_costs_three_calls(is_async: bool) -> None:
-    """Two methods of upstream's are overridden that it calls for each request; one of them looks for its tree.
-
-    A step costs few besides. Nine of them are the surgical engine's, which aborts no request after each step.
-    """
+    """Upstream calls two overridden methods for each, one of which looks for its tree; a step costs few besides."""
     one, twelve = decoding(1, is_async), decoding(12, is_async)
     num_calls = calls_of_ours(one)
     assert (num_calls <= 75, calls_of_ours(twelve) - num_calls) == (True, 3 * 11)
@@ -121,10 +118,7 @@ def test_after_a_tree_it_costs_as_much_as_before(is_async: bool) -> None:
     ],
 )
 def test_a_further_tree_costs_what_the_first_ones_did(merge: Any, max_num_seqs: int, is_async: bool) -> None:
-    """A loop over all that run or wait, at each event of one of them, would add to each of the last 40.
-
-    When KV becomes tight, or ample again, all trees are put in order anew.
-    """
+    """A loop over all that run or wait, at each event of one of them, would add to each of the last 40."""
     fields = {"special_kwargs": replace(SYNC_HOOKS, child_merge_strategy=merge), "is_async": is_async}
     five, ten, forty, eighty = (lines_of_ours(n, max_num_seqs=max_num_seqs, **fields) for n in (5, 10, 40, 80))
     assert (eighty - forty) / 40 <= 1.05 * (ten - five) / 5

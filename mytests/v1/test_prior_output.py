@@ -86,10 +86,7 @@ def test_a_join_changes_no_penalty_and_no_bad_word(
     num_replaced: int,
     num_begun: int,
 ) -> None:
-    """The first runner's logits are those of a sequence that sampled all of it after its prompt, in every step.
-
-    Also if the join has replaced the last of what it sampled, and if it was preempted since the join.
-    """
+    """The first runner's logits are those of a sequence that sampled all of it, replaced or preempted since."""
     params = parameters(penalties, bad_words, earlier, num_replaced)
     context = [*prompt, *earlier[: max(0, len(earlier) - num_replaced)]]
     processor, output = PriorOutputTokens(CPU), later[:num_begun]

@@ -145,10 +145,7 @@ def test_without_a_fault_nothing_is_reported(tmp_path: Path, capsys: pytest.Capt
 
 @pytest.mark.full
 def test_an_engine_that_ends_without_hooks_too_is_said_to() -> None:
-    """Upstream's kernels for Mamba-2 end the engine of a CPU where a prompt goes on after the end of a block.
-
-    The command has processes of its own; in this one, the fuzzer's engines may have mended it.
-    """
+    """Upstream's kernels for Mamba-2 end the engine of a CPU where a prompt goes on after a block's end."""
     done = command("--skip-tokenizer-init", model=str(model_folder("granitemoehybrid")))
     assert done.returncode == 2, done.stdout
     assert "without hooks this engine ends with an error: IndexError" in done.stderr

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`thinking_token_budget` in a tree on a real engine: it counts all of a context since the last thought has begun.
-
-Whatever a join has merged is of the parent's thought, and a child goes on with that of its parent.
-"""
+"""`thinking_token_budget` in a tree: it counts all since the last thought began, merged tokens and a parent's."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees alone where KV is tight: the oldest go on, and what they hold is free again when they end.
-
-V0 has no such order, and needs none: its loads of trees take as many steps as before slots were shared out.
-"""
+"""Trees alone where KV is tight on V1: the oldest go on, and what they hold is free again when they end."""
 
 import dataclasses
 

@@ -46,12 +46,7 @@ async def _started(arguments: AsyncEngineArgs, hooks: SpecialKwargs) -> Any:
 
 @contextmanager
 def opened(parallel: Mapping[str, int], mode: Mode, **fields: Any) -> Iterator[Running]:
-    """An engine, whose core runs in other processes, until the block ends.
-
-    Args:
-        parallel: More arguments of the engine.
-        fields: Those of its hooks.
-    """
+    """An engine, whose core runs in other processes, until the block ends; ``fields`` are those of its hooks."""
     with pytest.MonkeyPatch.context() as patch:
         # Other tests look into the engine core, and have it in their process.
         patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")

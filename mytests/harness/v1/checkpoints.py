@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """States within a step, which upstream's kernels for Mamba-2 save on GPUs, on the CPU.
 
-From 0.32 on, such a layer saves its state at the end of the last full block of a prompt, though the step goes on, in a
-block of its own. The kernels for CPUs return the states after a step alone, and an engine that asks for others ends.
-Here they are called once for each part of a step after which a state is asked for.
+From 0.32 on such a layer saves its state at the end of the last full block of a prompt, in a block of its own. Kernels
+for CPUs return the states after a step alone; here they are called once for each part after which one is asked for.
 """
 
 from functools import cache

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """KV connectors whose store is a dictionary, and what a simulated worker does for them.
 
-They keep block tables as upstream's offloading does: by what they are told. Of a request that has finished they save
-the rest in the step after its end. `Within` does all within a step, as upstream's example; `Beside` takes steps for it.
+As upstream's offloading they know block tables by what they are told, and save the rest of a request in the step after
+its end. `Within` does all within a step, as upstream's example; `Beside` takes steps for it.
 """
 
 from collections.abc import Iterator

@@ -104,11 +104,7 @@ def _layer(name: str, config: Mapping[str, Any], num_inputs: int = 1) -> Tensors
 
 
 def _map_to_next(config: Mapping[str, Any], is_scaled: bool) -> torch.Tensor:
-    """A matrix that maps the embedding of a token to that of the one that follows it most often in the model's answers.
-
-    Args:
-        is_scaled: Whether embeddings are given to it in the norm of the model's layers.
-    """
+    """Maps the embedding of a token, which may be in the layers' norm, to the one that mostly follows it."""
     embeddings = load_file(MODEL_FOLDER / "model.safetensors")["model.embed_tokens.weight"]
     given = torch.nn.functional.rms_norm(embeddings, embeddings.shape[1:], eps=1e-6) if is_scaled else embeddings
     tokenizer = AutoTokenizer.from_pretrained(MODEL_FOLDER)

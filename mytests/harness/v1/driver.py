@@ -275,11 +275,7 @@ def _register_kernels() -> None:
 
 @contextmanager
 def _quickly() -> Iterator[None]:
-    """Leave out what takes most of the time in which a tiny engine is opened.
-
-    That is to collect garbage, and to register kernels anew. No object is kept from being collected later: engines are
-    garbage soon.
-    """
+    """Leave out what takes most time as a tiny engine is opened: collecting garbage, registering kernels."""
     _register_kernels()
     with ExitStack() as stack:
         stack.enter_context(patch("gc.collect"))

@@ -94,14 +94,7 @@ class PretendedStates:
         self._blocks.update(zip((destination for _, destination in pairs), read, strict=True))
 
     def compute(self, name: str, tokens: Sequence[int], table: Sequence[int], start: int, found_at: int) -> None:
-        """Go on with a context from ``start`` on.
-
-        Args:
-            found_at: The index of the block whose state the model reads, if there are tokens before.
-
-        Raises:
-            AssertionError: that block does not have the state after the token before.
-        """
+        """Go on with a context from ``start`` on, whose block at ``found_at`` has to have the state before."""
         self._check(name, tokens, table, start, found_at)
         last = table[(len(tokens) - 1) // self._block_size]
         assert last, f"{name} has no block for its state after {len(tokens)} tokens"
@@ -112,17 +105,7 @@ class PretendedStates:
     def compute_with_drafts(
         self, name: str, tokens: Sequence[int], table: Sequence[int], start: int, found: Found, drafts: Drafts
     ) -> Found:
-        """The same where a worker may have drafts: the states after each of a step's tokens are in blocks side by side.
-
-        Args:
-            tokens: A context with the drafts after it, of which some are accepted.
-
-        Returns:
-            Where the next step finds the state.
-
-        Raises:
-            AssertionError: see `compute`.
-        """
+        """The same with drafts, of each of which the state is kept; returns where the next step finds its own."""
         size, column = self._block_size, (len(tokens) - 1) // self._block_size
         if start and found.column != column:
             # Upstream moves it before the step.
@@ -173,11 +156,7 @@ _LENGTHS: Mapping[str, int] = {"state": PAGE // 4, "checkpointed": PAGE - 1}
 
 
 class Pages:
-    """All bytes of all blocks. They are noise: what counts is that a copy has them.
-
-    Attributes:
-        views: What a worker has of them: one view of each layer, those of a group in the order of ``layers``.
-    """
+    """All bytes of all blocks, which are noise: a copy has to have them. ``views`` are those of each layer."""
 
     def __init__(self, num_blocks: int, layers: Sequence[str]) -> None:
         memory = torch.zeros(LAYERS_EACH, num_blocks, PAGE, dtype=torch.uint8)
@@ -186,14 +165,7 @@ class Pages:
         self.views = [pages[:, : _LENGTHS.get(layer, PAGE)] for pages in self._pages for layer in layers]
 
     def copy_blocks(self, views: Sequence[torch.Tensor], pairs: Sequence[tuple[int, int]]) -> None:
-        """Let upstream copy from block to block.
-
-        Args:
-            views: Those of this object, in the order in which the worker has them.
-
-        Raises:
-            AssertionError: in a layer a copy lacks bytes of its source.
-        """
+        """Let upstream copy from block to block in ``views``, and check that each copy has all bytes."""
         for pages in self._pages:
             pages.random_()
         sources, copies = [[pair[place] for pair in pairs] for place in (0, 1)]

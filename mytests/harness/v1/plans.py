@@ -51,10 +51,7 @@ class PlanProcessor(LogitsProcessor):
             yield index, (plan, (*prompt, *output))
 
     def attach(self, runner: Any) -> None:
-        """Be one of the processors of a model runner that speculates; upstream refuses those that a user names.
-
-        Its drafts foresee what is forced, so that hooks are in the middle of runs.
-        """
+        """Be a processor of a model runner that speculates, whose drafts foresee what is forced."""
         _foresee(runner)
         runner.input_batch.logitsprocs.non_argmax_invariant.append(self)
         sampler = runner.rejection_sampler

@@ -13,11 +13,7 @@ from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
 
 
 class FirstRunner:
-    """Its sampler counts a request's tokens, and reads no positions.
-
-    Args:
-        num_dims: The components of a position, if the model's have several; its sequences are text.
-    """
+    """Its sampler counts tokens, and reads no positions; those of the model may have several components."""
 
     kv_caches: list[torch.Tensor]
     kv_cache_config: Any
@@ -44,10 +40,7 @@ class FirstRunner:
         return self.mrope_positions.gpu if self._num_dims else self.positions
 
     def find_state(self, request_id: str, start: int, end: int, block_size: int) -> int:
-        """The index of the block with a request's state before a step that computes its tokens from start to end.
-
-        It is looked for where the step before has left it.
-        """
+        """The index of the block with a request's state before a step: where the step before has left it."""
         before = self.mamba_state_idx.get(request_id, (start - 1) // block_size)
         self.mamba_state_idx[request_id] = (end - 1) // block_size
         return before
@@ -73,11 +66,7 @@ class FirstRunner:
 
 
 class SecondRunner:
-    """Its sampler reads positions, for `min_tokens` and for random numbers.
-
-    Args:
-        num_dims: See `FirstRunner`.
-    """
+    """Its sampler reads positions, for `min_tokens` and for random numbers; see `FirstRunner`."""
 
     kv_caches: list[torch.Tensor]
     kv_cache_config: Any

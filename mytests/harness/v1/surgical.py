@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An engine of V1 without a model: real scheduler, block manager and front end, a simulated worker, scripted tokens.
-
-What it has in common with V0's, so that a test of a rule runs on both, is in `mytests.harness.base`.
-"""
+"""An engine of V1 without a model: real scheduler, block manager and front end, a simulated worker, scripted tokens."""
 
 from collections import deque
 from collections.abc import Callable, Iterable

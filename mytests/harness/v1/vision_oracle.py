@@ -14,11 +14,7 @@ from mytests.fuzz.injection_pass import Rows
 
 
 class Seen:
-    """A model, and the image that stands in each context.
-
-    Args:
-        prompt: A text in which the image's placeholder stands, so that the processor takes it.
-    """
+    """A model, and the image in each context; the processor takes a ``prompt`` with its placeholder."""
 
     def __init__(self, folder: Path, image: Image.Image, prompt: str) -> None:
         models: Any = AutoModelForImageTextToText

@@ -29,12 +29,7 @@ from vllm.v1.outputs import LogprobsLists, ModelRunnerOutput
 
 @dataclass
 class SimulatedWorker:
-    """See the module's docstring.
-
-    Attributes:
-        tokens: The context of each request that has a row.
-        tables: The block tables of each such request, one for each group of layers.
-    """
+    """The context of each request that has a row is in ``tokens``, and its block tables, one a group, in ``tables``."""
 
     num_blocks: int
     block_size: int
@@ -85,12 +80,7 @@ class SimulatedWorker:
                 yield group, layer, cache
 
     def run(self, output: SchedulerOutput, choose: Choose) -> ModelRunnerOutput:
-        """Execute one step.
-
-        Raises:
-            AssertionError: a token is computed whose context is not in the slots that its block table names, or a
-                sampler reads another position than the index of a request's last token.
-        """
+        """Execute one step; each token has to find its context in the slots, and samplers their positions."""
         for request_id in output.finished_req_ids | (output.preempted_req_ids or set()):
             self.tokens.pop(request_id, None)
             self.tables.pop(request_id, None)
