@@ -52,19 +52,10 @@ class TestPlan:
         assert planned(OVERLAPPING).glue == injected.glue
         assert [OVERLAPPING.of(index) for index in range(6, 16)] == [6, 5, 6, 7, 8, 9, 6, 7, 8, 10]
 
-    def test_a_copy_knows_where_it_comes_from(self) -> None:
-        """By the child's own context, whose prompt is its parent's."""
-        assert planned().copies[4] == KVCopy("b", source_index=6, parent_index=12, source_position=6, position=12)
-        assert planned(OVERLAPPING).copies[4] == KVCopy("b", 6, 12, 6, 6)
-
     def test_what_a_child_has_not_computed_is_glue(self) -> None:
         """Its last token, or all of it if its KV was given up."""
         assert planned(sources=sources(a=7)).glue == [6, 9, 10, 11, 14]
         assert plan_injection(PARENT, SPANS, sources(0, 0), PLAIN) is None
-
-    def test_the_very_last_token_is_prefilled(self) -> None:
-        """The next one is sampled from it."""
-        assert plan_injection(PARENT, [Span((20,), "a", range(1))], sources(), PLAIN) is None
 
     def test_a_second_injection_goes_on_from_the_first(self) -> None:
         """With its start."""
@@ -84,12 +75,6 @@ class TestPlan:
         assert consecutive.take_runs(2, positions) == (Run(3, 5, 0),)
         assert consecutive.glue == [7, 8, 9]
         assert consecutive.take_runs(3, positions) == (Run(7, 8, 0), Run(8, 10, -1))
-
-    def test_copies_are_taken_once(self) -> None:
-        """Then they count as made."""
-        injected = planned()
-        assert len(injected.take_copies()) == 6
-        assert injected.take_copies() == []
 
     def test_what_is_computed_like_any_prefill(self) -> None:
         """Nothing from the first injected token on, nor from the first glue."""

@@ -62,12 +62,6 @@ class Prefixed(Fork):
         return Actions((Spawn(self.prefix),))
 
 
-class Outside(Always):
-    """Gives its child a prefix token that no model has."""
-
-    actions = Actions((Spawn((-1,)),))
-
-
 def make_nothing(tokenizer: CharTokenizer) -> None:
     """A factory that returns no handler."""
 
@@ -128,22 +122,22 @@ class Beside(Pair):
 class Named(Fork):
     """Waits for the children that the digits before it name."""
 
-    def on_token(self, event: TokenEvent) -> Actions:
-        return Actions(block=True, wait_for=numbers_before(event))
-
-
-class NamedFirst(Fork):
-    """Waits for the first of the children that the digits before it name."""
+    more: dict[str, Any] = {"block": True}
 
     def on_token(self, event: TokenEvent) -> Actions:
-        return Actions(block=True, wait_for=numbers_before(event), join_when=1)
+        return Actions(wait_for=numbers_before(event), **self.more)
 
 
-class NamedByCaller(Fork):
-    """Waits for the children that the digits before it name, and for a caller."""
+class NamedFirst(Named):
+    """Waits for the first of them."""
 
-    def on_token(self, event: TokenEvent) -> Actions:
-        return Actions(await_resume=True, wait_for=numbers_before(event))
+    more = {"block": True, "join_when": 1}
+
+
+class NamedByCaller(Named):
+    """Waits for a caller, too."""
+
+    more = {"await_resume": True}
 
 
 class Some(Fork):

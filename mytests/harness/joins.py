@@ -3,7 +3,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,39 +30,6 @@ def mixed(children: Sequence[ChildOutput]) -> Merged:
     return ["<", children[1], ord("|"), ord("|"), children[0], ">"]
 
 
-def fail(children: Sequence[ChildOutput]) -> str:
-    raise KeyError("no such child")
-
-
-def edges(children: Sequence[ChildOutput]) -> list[int]:
-    return [0, 99]
-
-
-def past_the_end(children: Sequence[ChildOutput]) -> list[int]:
-    return [100]
-
-
-def unspeakable(children: Sequence[ChildOutput]) -> str:
-    """A text whose tokens lie outside the vocabulary."""
-    return "\u1000"
-
-
-def outside(children: Sequence[ChildOutput]) -> list[int]:
-    return [-7]
-
-
-def none(children: Sequence[ChildOutput]) -> None:
-    """A join function that forgets to return."""
-
-
-def truth(children: Sequence[ChildOutput]) -> list[int]:
-    return [True]
-
-
-def floats(children: Sequence[ChildOutput]) -> list[float]:
-    return [7.0]
-
-
 def stranger(children: Sequence[ChildOutput]) -> list[ChildOutput]:
     return [dataclasses.replace(children[0], request_id="nobody")]
 
@@ -72,14 +39,6 @@ def midway(children: Sequence[ChildOutput]) -> Iterator[int]:
     raise RuntimeError("no second one")
 
 
-def endless(children: Sequence[ChildOutput]) -> Iterator[int]:
-    return itertools.repeat(65)
-
-
-def leave(children: Sequence[ChildOutput]) -> str:
-    raise SystemExit
-
-
 class Unshowable(Exception):
     """An exception whose message raises, too."""
 
@@ -87,17 +46,31 @@ class Unshowable(Exception):
         raise RuntimeError("no message")
 
 
-def unshowable(children: Sequence[ChildOutput]) -> str:
-    raise Unshowable
+def raising(error: BaseException) -> Callable[..., Any]:
+    """A function that raises ``error``, whatever it is given."""
+
+    def fail(*given: object) -> Any:
+        raise error
+
+    return fail
 
 
-def arrays(children: Sequence[ChildOutput]) -> Any:
-    return np.array([65, 66])
+fail = raising(KeyError("no such child"))
+leave = raising(SystemExit())
+unshowable = raising(Unshowable())
+
+
+def returning(value: Any) -> Callable[..., Any]:
+    """A function that returns ``value``, whatever it is given."""
+    return lambda *given: value
 
 
 class Text(str):
     """A user-defined subclass of `str`."""
 
 
-def own_text(children: Sequence[ChildOutput]) -> str:
-    return Text("AB")
+none, truth, floats, endless = map(returning, (None, [True], [7.0], itertools.repeat(65)))
+edges, past_the_end, outside = map(returning, ([0, 99], [100], [-7]))
+arrays, own_text = returning(np.array([65, 66])), returning(Text("AB"))
+unspeakable = returning("\u1000")
+"""A text whose tokens lie outside the vocabulary."""

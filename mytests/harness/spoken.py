@@ -60,14 +60,12 @@ def byte_ids(piece: int | str | bytes) -> list[int]:
         return [piece]
     text = piece if isinstance(piece, bytes) else piece.encode()
     # One byte at a time, so that characters may be cut in the middle.
-    letters = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    table = {char.encode(): letters.pre_tokenize_str(char)[0][0] for char in map(chr, range(128))}
     alphabet = TOKENIZER.get_vocab()
-    return [alphabet[table.get(bytes([byte]), _high_letter(byte))] for byte in text]
+    return [alphabet[_letter(byte)] for byte in text]
 
 
-def _high_letter(byte: int) -> str:
-    """How a byte-level vocabulary writes a byte above 127."""
+def _letter(byte: int) -> str:
+    """How a byte-level vocabulary writes a byte."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [code for code in range(256) if code not in printable]
     return chr(byte) if byte in printable else chr(256 + others.index(byte))

@@ -2,15 +2,29 @@
 """A joined child keeps only its output and lengths: a tree takes no memory for contexts that are not needed."""
 
 import dataclasses
+import gc
+import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from mytests.harness.base import BaseEngine
 from mytests.harness.installed import LARGEST_CHILD, MODES
-from mytests.harness.memory import bytes_left
 from mytests.harness.surgical import HOOKS, PROMISE, SurgicalEngine, finished, plan
 from mytests.harness.tiers import sizes
+
+
+def bytes_left(action: Callable[[], object]) -> int:
+    """The bytes that ``action`` allocated and that something still refers to, without cyclic garbage."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        action()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
 
 
 def bytes_of_a_child(prompt_length: int, num_children: int) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from mytests.harness.handlers import FORK, Apart, hooks_with
+from mytests.harness.joins import Unshowable, raising, returning
 from mytests.harness.outcomes import Case
 from mytests.harness.surgical import (
     EOS,
@@ -46,13 +47,6 @@ class Odd(Apart):
     __hash__ = None  # type: ignore[assignment]
 
 
-class Unshowable(Exception):
-    """An exception whose message raises, too."""
-
-    def __str__(self) -> str:
-        raise RuntimeError("no message")
-
-
 class Ambiguous:
     """Neither true nor false, like an array."""
 
@@ -67,15 +61,6 @@ class LaterFailing(Spawn):
         if name == "prefix_token_ids":
             raise RuntimeError("no prefix")
         return super().__getattribute__(name)
-
-
-def raising(error: BaseException) -> Callable[[], Any]:
-    """A result for `Odd` that raises ``error``."""
-
-    def fail() -> Any:
-        raise error
-
-    return fail
 
 
 def midway() -> Iterator[Spawn]:
@@ -95,7 +80,7 @@ def with_prefix(prefix: Any) -> Callable[[], Any]:
 
 
 FAULTS: dict[str, Callable[[], Any]] = {
-    "no-actions": lambda: None,
+    "no-actions": returning(None),
     "a-list": lambda: [Spawn()],
     "no-spawn": spawning((1, 2)),
     "spawn-of-none": lambda: Actions(None),  # type: ignore[arg-type]

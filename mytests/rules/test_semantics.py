@@ -53,8 +53,18 @@ def test_a_promise_that_ends_its_sequence_spawns_nothing(case: Case) -> None:
         "max_tokens": Case(SYNC_HOOKS, "!.z", "ABCDEF", params={"max_tokens": 4}, ends="length", text="ABCDz"),
         "eos as the last token": Case(SYNC_HOOKS, "!.z", "AB", params={"max_tokens": 3}, ends="stop", text="ABz"),
         "without text": Case(SYNC_HOOKS, "!.z", "AB", params={"detokenize": False}, ends="stop", text=""),
+        # Its parent, which is shorter, gets what fits.
+        "the model's length": Case(
+            dataclasses.replace(SYNC_HOOKS, child_prefix_token_ids=(4,) * 4), "!.z", "B" * 30,
+            prompt="p" * 10, sizes={"max_model_len": 20}, ends="length", of_children=["BBBBB"], text="BBBBBz",
+        ),
+        # Merged tokens count towards it.
+        "the parent's own": Case(
+            SYNC_HOOKS, "!." + "z" * 30, "BCD",
+            sizes={"max_model_len": 20}, params={"max_tokens": None}, text="BCD" + "z" * 9,
+        ),
     }
-)
+)  # fmt: skip
 def test_its_result_is_what_it_sampled_before_its_end(case: Case) -> None:
     """A child's parent goes on, whatever ended the child; neither an EOS nor a stop token is merged."""
     output = case.check()
@@ -85,25 +95,12 @@ def test_at_its_end_a_parent_gets_its_childrens_results(case: Case) -> None:
 
 @pytest.mark.rule(2)
 class TestTheEndsOfAChild:
-    def test_a_child_may_fill_the_models_length(self) -> None:
-        """It ends with "length"; its parent, which is shorter, gets what fits."""
-        engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, child_prefix_token_ids=(4,) * 4), max_model_len=20)
-        output = completed(engine, prompt="p" * 10, r="!.z", r_child_0="B" * 30)
-        (child,) = output.children
-        assert (child.finish_reason, len(child.token_ids), child.failed) == ("length", 5, False)
-        assert output.text == "BBBBBz"
-
     @pytest.mark.rule(6)
     def test_ignore_eos_is_of_the_childs_too(self) -> None:
         """Then an EOS is a token like any other, and part of the result."""
         engine = SurgicalEngine(SYNC_HOOKS)
         output = completed(engine, params={"ignore_eos": True, "max_tokens": 3}, r="!.z", r_child_0=f"A{chr(EOS)}B")
         assert tuple(output.token_ids) == (PROMISE, SYNC, ord("A"), EOS, ord("B"), ord("z"))
-
-    def test_without_max_tokens_the_models_length_is_the_limit(self) -> None:
-        """Merged tokens count towards it."""
-        sizes, params = {"max_model_len": 20}, {"max_tokens": None}
-        Case(SYNC_HOOKS, "!." + "z" * 30, "BCD", sizes=sizes, params=params, text="BCD" + "z" * 9).check()
 
     @pytest.mark.parametrize("depth", [0, 1, 2, 3])
     def test_a_promise_spawns_down_to_max_child_depth(self, depth: int) -> None:

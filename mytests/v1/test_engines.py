@@ -13,7 +13,7 @@ import vllm
 from mytests.harness.characters import PROMISE, SYNC
 from mytests.harness.v1.configuration import MODEL
 from sequence_hooks import SpecialKwargs
-from sequence_hooks.v1 import LLM, AsyncLLM, engine_args, plugin
+from sequence_hooks.v1 import LLM, AsyncLLM, plugin
 from sequence_hooks.v1.settings import KEY, SCHEDULER, plain_fields, special_kwargs_of
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
@@ -133,12 +133,6 @@ TINY = ["--model", MODEL]
 
 
 class TestArguments:
-    def test_they_name_the_scheduler_and_the_fields(self) -> None:
-        """Only fields that differ from their defaults; other arguments are kept, and additional configuration, too."""
-        assert engine_args(HOOKS) == {"scheduler_cls": SCHEDULER, "additional_config": {"special_kwargs": FIELDS}}
-        made = engine_args(FIELDS, seed=3, additional_config={"of": "others"})
-        assert (made["seed"], made["additional_config"]) == (3, {"of": "others", "special_kwargs": FIELDS})
-
     @pytest.mark.parametrize(
         "fields",
         [

@@ -11,10 +11,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from mytests.harness.v1.models import opened, scheduler_of  # isort: split
 
+from mytests.harness.bigrams import save_table
 from mytests.harness.surgical import SYNC_HOOKS, SurgicalEngine, completed, tree
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.v1.worker import cpu_drafts
@@ -42,30 +42,11 @@ that, and a bias is as much beyond it 2.5 times: the test fails for nothing once
 bias once in 160."""
 
 
-def save_bigrams(folder: Path, likely: torch.Tensor) -> str:
+def save_likely(folder: Path, likely: torch.Tensor) -> str:
     """Save a model whose next token depends on the last one alone."""
-    torch.manual_seed(0)
-    made: Any = LlamaForCausalLM
-    model = made(
-        LlamaConfig(
-            vocab_size=7,
-            hidden_size=64,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            eos_token_id=EOS,
-            tie_word_embeddings=False,
-        )
-    )
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if name.endswith(("o_proj.weight", "down_proj.weight")):
-                weight.zero_()
-        model.model.embed_tokens.weight.copy_(torch.eye(7, 64))
-        # A norm makes 8 of 1.
-        model.lm_head.weight[:, PROMISE:7] = likely.log().clamp(min=-30).T / 8
-    model.save_pretrained(folder)
-    return str(folder)
+    # A norm makes 8 of 1.
+    scores = torch.nn.functional.pad(likely.log().clamp(min=-30).T / 8, (PROMISE, 0))
+    return save_table(folder, scores, hidden_size=64, num_attention_heads=2)
 
 
 def sampled(output: Any, before: int) -> Iterator[tuple[str, int, int]]:
@@ -120,8 +101,8 @@ def test_a_request_that_waits_for_one_token_has_no_drafts(is_async: bool) -> Non
 def test_no_token_is_likelier_with_drafts(tmp_path: Path) -> None:
     """Neither where a run is cut, nor in the first steps of children and of joined parents, nor elsewhere."""
     roots = LIKELY.sqrt()
-    model = save_bigrams(tmp_path / "model", LIKELY)
-    drafter = save_bigrams(tmp_path / "drafter", roots / roots.sum(dim=1, keepdim=True))
+    model = save_likely(tmp_path / "model", LIKELY)
+    drafter = save_likely(tmp_path / "drafter", roots / roots.sum(dim=1, keepdim=True))
     hooks = SpecialKwargs(sync_token_id=SYNC, promise_token_id=PROMISE, block_on="sync", merge_separator="")
     speculation = {"method": "draft_model", "model": drafter, "num_speculative_tokens": 3}
     numbers: Counter[str] = Counter()
