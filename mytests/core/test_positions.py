@@ -24,38 +24,36 @@ def after(*spans: Span, num_tokens: int = 4, before: Positions = PLAIN, **strand
     return [positions.of(index) for index in range(num_tokens, end + 1)]
 
 
+BAR, PREFIX, BOTH = span("|"), Span(ids("cc"), None, range(-2, 0), "b"), {"a": 3, "b": 3}
+
+
 class TestOverlapping:
-    def test_it_is_as_its_picture(self) -> None:
-        """What closes a result follows it, and what comes last follows the furthest token."""
-        spans = span("aaaa", "a"), span("|"), span("bb", "b"), span("|"), span(",.")
-        assert after(*spans, a=3, b=3) == [3, 4, 5, 6, 7, 3, 4, 5, 8, 9, 10]
-
-    def test_without_a_last_text_the_parent_follows_the_furthest_token(self) -> None:
-        """Its next token comes after the longest result."""
-        assert after(span("aaaa", "a"), span("|"), span("bb", "b"), a=3, b=3) == [3, 4, 5, 6, 7, 3, 4, 8]
-
-    def test_a_prefix_has_the_childs_positions_too(self) -> None:
-        """It stands before what the child has sampled."""
-        prefix = Span(ids("cc"), None, range(-2, 0), "b")
-        assert after(span("aaaa", "a"), prefix, span("bb", "b"), a=3, b=5) == [3, 4, 5, 6, 3, 4, 5, 6, 7]
-
-    def test_a_child_without_a_strand_is_text(self) -> None:
-        """It has not seen what its parent had, and follows what is before it."""
-        assert after(span("aa", "a"), span("bbb", "b"), span("."), a=9) == [9, 10, 11, 12, 13, 14, 15]
-
-    def test_text_alone_goes_on(self) -> None:
-        """What a caller gives, or nothing."""
-        assert after(span("ab")) == [4, 5, 6]
-        assert after() == [4]
+    @pytest.mark.parametrize(
+        ("spans", "strands", "positions"),
+        [
+            ([span("aaaa", "a"), BAR, span("bb", "b"), BAR, span(",.")], BOTH, [3, 4, 5, 6, 7, 3, 4, 5, 8, 9, 10]),
+            ([span("aaaa", "a"), BAR, span("bb", "b")], BOTH, [3, 4, 5, 6, 7, 3, 4, 8]),
+            ([span("aaaa", "a"), PREFIX, span("bb", "b")], {"a": 3, "b": 5}, [3, 4, 5, 6, 3, 4, 5, 6, 7]),
+            # One without a strand has not seen what its parent had, and follows what is before it.
+            ([span("aa", "a"), span("bbb", "b"), span(".")], {"a": 9}, [9, 10, 11, 12, 13, 14, 15]),
+            ([span("ab")], {}, [4, 5, 6]),
+            ([], {}, [4]),
+        ],
+        ids=["its-picture", "without-a-last-text", "with-a-prefix", "without-a-strand", "text-alone", "nothing"],
+    )
+    def test_each_result_begins_where_its_child_did(
+        self, spans: list[Span], strands: dict[str, int], positions: list[int]
+    ) -> None:
+        """What closes a result follows it, and what comes last, or the next token, follows the furthest token."""
+        assert after(*spans, **strands) == positions
 
     def test_a_second_join_goes_on_from_the_first(self) -> None:
         """At the positions that it left."""
         spans = [span("aaaa", "a"), span("b", "b")]
         first = overlapping(PLAIN, 4, spans, {"a": ChildPositions(3, PLAIN), "b": ChildPositions(3, PLAIN)})
         # The parent samples at 7 and 8; its next children start at 9.
-        assert after(span("cc", "c"), span("d", "d"), span("."), num_tokens=11, before=first, c=11, d=11) == [
-            *(9, 10, 9, 11, 12),
-        ]  # fmt: skip
+        found = after(span("cc", "c"), span("d", "d"), span("."), num_tokens=11, before=first, c=11, d=11)
+        assert found == [9, 10, 9, 11, 12]
         assert first.of(9) == 7
 
 

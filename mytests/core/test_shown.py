@@ -5,19 +5,8 @@ from typing import Any
 
 import pytest
 
+from mytests.harness.joins import Unshowable
 from sequence_hooks.text.messages import abbreviated, abbreviated_error, describe_error
-
-
-class Unshowable:
-    """Its ``repr`` raises."""
-
-    def __repr__(self) -> str:
-        raise RuntimeError("no repr")
-
-
-class Unprintable(Exception):
-    def __str__(self) -> str:
-        raise ValueError("no text")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +57,7 @@ def test_an_error_is_cut_likewise(text: str, most: int) -> None:
     assert len(abbreviated_error(ValueError(text))) == most
 
 
-@pytest.mark.parametrize(("error", "line"), [(KeyError("k"), "KeyError: 'k'"), (Unprintable(), "Unprintable")])
+@pytest.mark.parametrize(("error", "line"), [(KeyError("k"), "KeyError: 'k'"), (Unshowable(), "Unshowable")])
 def test_an_error_has_a_line_whatever_it_is(error: Exception, line: str) -> None:
     """Its class at least."""
     assert describe_error(error) == line

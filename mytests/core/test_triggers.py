@@ -56,40 +56,34 @@ def fired(*texts: str, num_before: int = 0) -> TriggerMatch | None:
 
 @pytest.mark.rule(11)
 @pytest.mark.parametrize(
-    ("texts", "num_tokens"),
+    ("texts", "num_before", "expected"),
     [
-        (["<", "/", "g", "o", ">"], 5),
-        (["a", "</", "go", ">"], 3),
-        (["a", "</", "go>"], 2),
-        (["</go>"], 1),
-        (["a", " </go", ">"], 2),
-        (["a", " </go", ">b"], 2),
-        (["é", "</", "g", "o>"], 3),
-        (["\ufffd", "</", "g", "o>"], 3),
+        (["<", "/", "g", "o", ">"], 0, TriggerMatch(GO, 5)),
+        (["a", "</", "go", ">"], 0, TriggerMatch(GO, 3)),
+        (["a", "</", "go>"], 0, TriggerMatch(GO, 2)),
+        (["</go>"], 0, TriggerMatch(GO, 1)),
+        (["a", " </go", ">"], 0, TriggerMatch(GO, 2)),
+        (["a", " </go", ">b"], 0, TriggerMatch(GO, 2)),
+        (["é", "</", "g", "o>"], 0, TriggerMatch(GO, 3)),
+        (["\ufffd", "</", "g", "o>"], 0, TriggerMatch(GO, 3)),
+        # A token that is given by its id is its own trigger, whatever its text.
+        (["a"], 0, TriggerMatch(BY_ID, 1)),
+        # A text that begins before the latest join, or in the prompt, does not fire.
+        (["a", "</", "go", ">"], 1, TriggerMatch(GO, 3)),
+        (["a", "</", "go", ">"], 2, None),
+        (["a", "</", "go", ">"], 3, None),
+        # Neither does a part of a text, nor a token after it.
+        (["</", "go"], 0, None),
+        (["</go>", ">"], 0, None),
+        (["</", "a", "go", ">"], 0, None),
+        ([">"], 0, None),
+        (["go", ">"], 0, None),
+        (["<", "wait>", ">"], 0, None),
     ],
 )
-def test_a_text_fires_however_it_is_cut(texts: list[str], num_tokens: int) -> None:
+def test_a_text_fires_however_it_is_cut(texts: list[str], num_before: int, expected: TriggerMatch | None) -> None:
     """At the token that completes it, whatever else that token has; all tokens with a part of it are counted."""
-    assert fired(*texts) == TriggerMatch(GO, num_tokens)
-
-
-@pytest.mark.parametrize(
-    "texts", [["</", "go"], ["</go>", ">"], ["</", "a", "go", ">"], [">"], ["go", ">"], ["<", "wait>", ">"]]
-)
-def test_nothing_else_fires(texts: list[str]) -> None:
-    """Neither a part of a text, nor a token after it."""
-    assert fired(*texts) is None
-
-
-@pytest.mark.parametrize("num_before", [1, 2, 3])
-def test_what_was_not_sampled_in_a_row_is_no_part_of_it(num_before: int) -> None:
-    """A text that begins before the latest join, or in the prompt, does not fire."""
-    assert fired("a", "</", "go", ">", num_before=num_before) == (TriggerMatch(GO, 3) if num_before == 1 else None)
-
-
-def test_a_token_by_id_goes_first() -> None:
-    """It is its own trigger, whatever its text."""
-    assert fired("a") == TriggerMatch(BY_ID, 1)
+    assert fired(*texts, num_before=num_before) == expected
 
 
 @pytest.mark.rule(11)
@@ -112,23 +106,23 @@ def test_a_text_that_ends_in_no_ascii_needs_all_tokens() -> None:
     assert Triggers({"é": GO}, Cuts()).candidates == set(range(len(TEXTS)))
 
 
-@pytest.mark.rule(11)
-def test_a_text_that_can_never_be_sampled_is_refused() -> None:
-    """Because no token has one of its characters."""
-    with pytest.raises(ValueError, match=r"hook '</gone>' can never be sampled: .* has the character 'n'; use a model"):
-        Triggers({"</gone>": GO}, Cuts())
-
-
 @pytest.mark.parametrize("text", ["<wait", "<wait>b", "ait>b", "o</g", "go></", "waits", "<wa", "é<w"])
 def test_a_text_is_spelled_by_any_tokens(text: str) -> None:
     """Those at its ends may have more than it."""
     assert can_spell(text, Cuts()) == (text != "waits")
 
 
-@pytest.mark.parametrize("text", ["waia", "iw", "tt", "<w<", "t>o>t"])
-def test_a_text_that_no_tokens_spell_is_refused(text: str) -> None:
-    """Though each of its characters is in some token."""
-    with pytest.raises(ValueError, match=rf"hook '{text}' can never be sampled: the tokens .* cannot be put together"):
+@pytest.mark.rule(11)
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("</gone>", ".* has the character 'n'; use a model"),
+        *((text, "the tokens .* cannot be put together") for text in ("waia", "iw", "tt", "<w<", "t>o>t")),
+    ],
+)
+def test_a_text_that_can_never_be_sampled_is_refused(text: str, why: str) -> None:
+    """No token has one of its characters, or no tokens spell it."""
+    with pytest.raises(ValueError, match=f"hook '{text}' can never be sampled: {why}"):
         Triggers({text: GO}, Cuts())
 
 

@@ -45,6 +45,8 @@ class Unshowable(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no message")
 
+    __repr__ = __str__
+
 
 def raising(error: BaseException) -> Callable[..., Any]:
     """A function that raises ``error``, whatever it is given."""
