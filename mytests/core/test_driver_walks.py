@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random walks of the driver on an engine of lists: every tree comes to what the rules say, in whatever order."""
 
-from collections import Counter
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -22,7 +21,6 @@ SHORT, LONG = 200, 1_500
 class PlainWalks(Walks):
     """KV is evicted and slots are refused whenever a walk says so."""
 
-    seen: ClassVar[Counter[str]] = Counter()
     must_arise = frozenset(
         {
             *("injected", "refused slots", "gave up its KV", "resumed", "assembled", "overlapping"),
@@ -61,7 +59,6 @@ class PlainWalks(Walks):
 class BudgetWalks(PlainWalks):
     """Trees may sample few tokens, and have few sequences."""
 
-    seen: ClassVar[Counter[str]] = Counter()
     must_arise = frozenset({"used up at depth 2", "used up without a token", "too many sequences", "ended as length"})
     budgets = (4, 8, 20, 50)
     most_sequences = (None, 4)
@@ -70,7 +67,6 @@ class BudgetWalks(PlainWalks):
 class ReplacingWalks(PlainWalks):
     """Joins replace the ends of contexts, and are beside others that inject."""
 
-    seen: ClassVar[Counter[str]] = Counter()
     must_arise = frozenset({"injected", "gave up its KV", *(f"replaced at depth {depth}" for depth in range(3))})
     handlers = (REPLACING,)
     budgets = (None, None, 50)

@@ -159,4 +159,3 @@ def test_what_was_replaced_is_no_part_of_the_context() -> None:
     assert (list(root.output_in_context), len(root.replaced)) == (ids("axyc"), 1)
     assert root.sampled_token_ids == [ord("a"), PROMISE, *ids("b*c")]
     engine.run(script)
-    engine.assert_empty()

@@ -62,6 +62,9 @@ class Walks(RuleBasedStateMachine):
 
     engine: SteppedEngine[Any]
 
+    def __init_subclass__(cls) -> None:
+        cls.seen = Counter()
+
     @abstractmethod
     def make_engine(self, hooks: dict[str, Any], draw: Draw) -> SteppedEngine[Any]:
         """An engine with little of everything; ``hooks`` are the fields of its `SpecialKwargs`."""

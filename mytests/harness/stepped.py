@@ -149,9 +149,11 @@ class SteppedEngine(ABC, Generic[Output]):
                 self.outputs[output.request_id] = output
 
     def run(self, tokens: Tokens, max_steps: int = 200) -> int:
-        """Step until all have finished, or wait for a caller, in at most so many steps; returns their number."""
+        """Step until all have finished, and nothing is left, or wait for a caller; returns the number of steps."""
         for step in range(max_steps):
             if self.is_idle():
+                if not self.waits():
+                    self.assert_empty()
                 return step
             self.step(tokens)
         raise AssertionError(f"still unfinished after {max_steps} steps: {self.statuses()}")

@@ -147,4 +147,3 @@ def test_under_pressure_it_is_the_same(
     engine.add(prompt="p")
     engine.run(plan(**tree(*texts)), max_steps=500)
     assert finished(engine).text == text
-    engine.assert_empty()

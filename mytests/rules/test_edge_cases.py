@@ -20,7 +20,6 @@ class TestAborts:
         engine.abort(["r"])
         engine.run(plan(r2="!z", r2_child_0="B"))
         assert engine.outputs["r2"].outputs[0].text == "Bz"
-        engine.assert_empty()
 
 
 class TestEnds:
@@ -55,7 +54,6 @@ class TestFullBatches:
         assert engine.statuses() == {"r": "BLOCKED", "s": "WAITING", "r_child_0": "RUNNING"}
         engine.run(plan(r="!z", r_child_0="BC", s="y"))
         assert [engine.outputs[name].outputs[0].text for name in "rs"] == ["BCz", "y"]
-        engine.assert_empty()
 
     def test_a_small_token_budget_chunks_the_resume(self) -> None:
         """Merged tokens beyond the budget are prefilled over several steps."""
@@ -80,7 +78,6 @@ class TestMemory:
         assert not set(ours[full_blocks:]) & set(its[full_blocks:])
         engine.run(script)
         assert engine.outputs["r"].outputs[0].text == "abcdefABCDEFz"
-        engine.assert_empty()
 
     @pytest.mark.rule(8)
     def test_children_that_need_their_parents_blocks_get_them(self) -> None:
@@ -93,7 +90,6 @@ class TestMemory:
         engine.run(plan(**scripts), max_steps=600)
         assert {engine.outputs[name].outputs[0].text for name in names} == {"B" * 20 + "z"}
         assert max(r.num_prefill for n in names for r in engine.outputs[n].outputs[0].joins) > 22
-        engine.assert_empty()
 
     @pytest.mark.parametrize("prompt_length", range(18, 24))
     def test_a_child_that_fits_only_without_its_parents_blocks(self, prompt_length: int) -> None:

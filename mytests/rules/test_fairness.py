@@ -125,7 +125,6 @@ class TestNewRequests:
         assert running(engine, "s")
         assert len(begun) <= 6
         engine.run(script, max_steps=1000)
-        engine.assert_empty()
 
     @pytest.mark.parametrize("num_blocks", [40, 60, 90])
     def test_one_takes_kv_that_others_only_hold(self, num_blocks: int) -> None:
@@ -158,7 +157,6 @@ class TestTrees:
             engine.add(name)
         engine.run(exploding("r", "t", length=4), max_steps=3000)
         assert all(engine.outputs[name].finished for name in "rstu")
-        engine.assert_empty()
 
 
 class TestPriority:

@@ -216,7 +216,6 @@ def num_found(engine: SurgicalEngine, prompt: str) -> int:
     text = "".join(map(chr, engine.outputs["r"].outputs[0].token_ids))
     found = engine.num_cached(engine.add("s", prompt=prompt + text))
     engine.run({"s": EOS, "r": EOS, "r_child_2": EOS})
-    engine.assert_empty()
     return found
 
 
@@ -233,7 +232,6 @@ class TestPrefixCache:
         # The prompt and the first two children; the third one comes after the join.
         assert entries and not any(entry.is_injected or entry.position >= 12 + 2 + 8 for entry in entries)
         engine.run(script)
-        engine.assert_empty()
 
     @pytest.mark.parametrize("is_finished", [False, True])
     def test_an_injected_block_is_found_by_nobody(self, is_finished: bool) -> None:
@@ -268,7 +266,6 @@ class TestPrefixCache:
         assert held(engine)[7:22] == [7, *range(7, 13), 13, *range(7, 10), 14, 15, 16, 17]
         engine.run(script)
         assert finished(engine).text == "ABCDEF\nXYZ" + "z" * 20
-        engine.assert_empty()
 
     def test_nor_is_one_that_begins_with_the_injection(self) -> None:
         """Here the promise is the first token of a new block, which no request finds."""

@@ -82,7 +82,6 @@ class TestTree:
         assert engine.live_tree("r", 100)[0].last_tokens == (Tokens("sampled", None, tuple(ids("a"))),)
         assert states_of(engine.live_tree("s", 100)) == {"s": "waiting"}
         engine.run(script)
-        engine.assert_empty()
 
 
 class TestRequests:
@@ -115,7 +114,6 @@ class TestRequests:
         assert states == [("finished", "stop"), ("finished", "stop")]
         assert ids("BC") == [token for each in _merged(engine.live_tree("r21", 100)[0]) for token in each.token_ids]
         assert engine.live_tree("r0", 100) == ()
-        engine.assert_empty()
 
     def test_an_aborted_tree_is_remembered_as_aborted(self) -> None:
         """With what it had by then."""
@@ -134,7 +132,6 @@ class TestRequests:
         assert (found.num_unfinished, len(found.requests)) == (3, 2)
         engine.run({})
         assert engine.live_requests(10, 100) == LiveRequests(0, ())
-        engine.assert_empty()
 
 
 def _merged(sequence: LiveSequence) -> list[Tokens]:

@@ -83,7 +83,6 @@ def test_positions_are_those_of_the_authors_engines(notation: Notation) -> None:
     assert notation.text(engine.outputs["r"].outputs[0].token_ids).count(tag) == 1
     assert list(engine.outputs["r"].outputs[0].token_ids)[place - len("prompt")] == notation.ids(tag)[0]
     engine.run(script)
-    engine.assert_empty()
 
 
 def comparable(rows: TreeRows) -> list[Any]:

@@ -268,7 +268,6 @@ class TestEveryProtocol:
         text = "".join(STREAMS[notation.name])
         engine.run(notation.stream(text, r=text), MAX_STEPS)
         assert finished(engine).finish_reason == "length"
-        engine.assert_empty()
 
 
 STREAMS = {

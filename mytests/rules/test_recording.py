@@ -116,5 +116,4 @@ def test_the_run_is_the_same(tmp_path: Path) -> None:
         steps = [(engine.step(plan(**TREE)), list(map(engine.blocks_of, engine.statuses()))) for _ in range(12)]
         engine.run(plan(**TREE))
         runs.append((steps, finished(engine).token_ids))
-        engine.assert_empty()
     assert runs[0] == runs[1]

@@ -46,7 +46,6 @@ def test_an_aborted_child_releases_all_below_it() -> None:
         assert_released(branch)
     engine.run(plan(**SCRIPT))
     assert finished(engine).children[0].failed
-    engine.assert_empty()
 
 
 def test_a_child_whose_kv_is_kept_keeps_its_context_until_it_is_joined() -> None:

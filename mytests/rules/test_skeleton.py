@@ -22,7 +22,6 @@ def played(prompts: Prompts | None = None, notation: Notation = SKELETON, **text
     """An engine that has run one request that asks for hooks, and its children."""
     engine = notation.engine(prompts, **ASKED)
     engine.run(notation.stream(**texts), MAX_STEPS)
-    engine.assert_empty()
     return engine
 
 
@@ -79,7 +78,6 @@ class TestOutline:
         engine = SKELETON.engine(extra_args=arguments)
         engine.run(SKELETON.stream(r="\n###", r_child_0=" High.", r_child_1=" Few."), MAX_STEPS)
         assert kept_of(engine) == "1. Section 1. Costs: High.\n\n2. 2. Risks: Few."
-        engine.assert_empty()
 
     @pytest.mark.parametrize("notation", [SKELETON, AT_THE_MARK], ids=["by-line", "at-the-mark"])
     def test_expansions_share_what_an_answer_may_have(self, notation: Notation) -> None:
@@ -89,7 +87,6 @@ class TestOutline:
         engine.run(notation.stream(r=OUTLINE, others="x" * 99), MAX_STEPS)
         lengths = [len(child.token_ids) for child in children_of(engine)]
         assert lengths == ([8, 8] if notation is SKELETON else [(64 - len(OUTLINE)) // 2] * 2)
-        engine.assert_empty()
 
 
 class TestOrdinaryAnswer:
@@ -116,7 +113,6 @@ class TestOrdinaryAnswer:
         engine = SKELETON.engine()
         engine.run(SKELETON.stream(r=OUTLINE))
         assert (SKELETON.text(finished(engine).token_ids), children_of(engine)) == (OUTLINE, ())
-        engine.assert_empty()
 
     @pytest.mark.parametrize("more", ["\n2. Walk: Far.", "\n\nAnd so on.", "###", "<eos>"])
     def test_an_expansion_ends_at_another_point(self, more: str) -> None:

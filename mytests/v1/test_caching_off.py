@@ -22,7 +22,6 @@ def test_a_request_finds_nothing_of_another(prefix_caching: bool, num_found: int
     assert engine.num_cached(engine.add(prompt=PROMPT)) == num_found
     engine.abort("r")
     engine.run(plan())
-    engine.assert_empty()
 
 
 def test_a_tree_finds_its_own() -> None:
@@ -33,7 +32,6 @@ def test_a_tree_finds_its_own() -> None:
     engine.evict("r")
     assert engine.num_cached(request) == 8
     engine.run(script)
-    engine.assert_empty()
 
 
 @pytest.mark.parametrize("switched_off", [{"enable_prefix_caching": False}, {"enable_chunked_prefill": False}])

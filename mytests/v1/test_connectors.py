@@ -43,7 +43,6 @@ def test_what_one_tree_has_saved_is_loaded_for_another(connector: str) -> None:
     engine.scheduler.reset_prefix_cache()
     engine.add("r2", prompt=PROMPT)
     engine.run(plan(r2="ab!cdefgh", r2_child_0="A" * 12))
-    engine.assert_empty()
     assert finished(engine, "r2").token_ids == first.token_ids
     assert engine.worker.carrier.num_loaded >= 4
 

@@ -51,7 +51,6 @@ class TestGlueRequests:
         engine.add("s", prompt="other")
         engine.run(plan(r="!zz", s="!y", s_child_0="abcd", s_child_1="efgh", **CHILDREN))
         assert (finished(engine).text, finished(engine, "s").text) == ("ABCDE\nVWXYZzz", "abcd\nefghy")
-        engine.assert_empty()
 
     @pytest.mark.parametrize("policy", ["fcfs", "priority"])
     def test_others_are_admitted_while_it_is_computed_in_parts(self, policy: Any) -> None:
@@ -67,7 +66,6 @@ class TestGlueRequests:
             assert "r" in engine.queues()["waiting with KV"]
         engine.run(script)
         assert (finished(engine).text, prefilled(engine)) == ("ABCDE-----VWXYZzz", [7])
-        engine.assert_empty()
 
     def test_what_waits_for_it_gives_up_kv_with_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Upstream may preempt a run in the step that leaves what comes after it out."""
@@ -92,7 +90,6 @@ class TestGlueRequests:
         scheduler.check_integrity()
         engine.run(script)
         assert finished(engine).text == "ABCDE-----VWXYZzz"
-        engine.assert_empty()
 
     def test_all_of_a_join_has_one_list_of_tokens(self) -> None:
         """Also in another process: a context may be long, and its children many."""
@@ -120,7 +117,6 @@ class TestGlueRequests:
         assert engine.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED) == []
         engine.run(script)
         assert finished(engine).text == "ABCDE-----VWXYZzzzz"
-        engine.assert_empty()
 
     @pytest.mark.parametrize("how", ["preempted", "reset"])
     def test_a_sequence_whose_glue_is_given_up_is_recomputed(self, how: str) -> None:
@@ -137,7 +133,6 @@ class TestGlueRequests:
         engine.scheduler.check_integrity()
         engine.run(script)
         assert finished(engine).text == "ABCDE-----VWXYZzzzz"
-        engine.assert_empty()
 
     @pytest.mark.parametrize("named", ["r", None])
     def test_an_abort_takes_it_along(self, named: str | None) -> None:
@@ -159,7 +154,6 @@ class TestPressure:
         engine.add("s", prompt="others")
         engine.run(plan(r="!z", s="!" + "y" * 3, r_child_0="ABCDEFGHI", s_child_0="abcdefghi"), max_steps=400)
         assert (finished(engine).text, finished(engine, "s").text) == ("ABCDEFGHIz", "abcdefghiyyy")
-        engine.assert_empty()
 
     def test_a_child_that_lost_its_fork_keeps_its_positions(self) -> None:
         """Its context is computed from its tokens."""

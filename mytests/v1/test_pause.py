@@ -37,7 +37,7 @@ def pause(engine: SurgicalEngine, mode: PauseMode, clears: bool, script: Any) ->
         told = [EngineCoreOutput(each.request_id, [], finish_reason=FinishReason.ABORT) for each in aborted]
         engine._hand_out(EngineCoreOutputs(outputs=told))
     engine.scheduler.set_pause_state(PauseState.PAUSED_ALL if mode == "keep" else PauseState.PAUSED_NEW)
-    engine.run(script)
+    engine.run_until(engine.is_idle, script)
     if clears:
         assert engine.scheduler.reset_prefix_cache(reset_running_requests=True)
         engine.kv.blocks.clear()

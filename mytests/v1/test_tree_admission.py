@@ -81,4 +81,3 @@ def test_what_may_not_be_admitted_holds_nothing_back() -> None:
     assert engine.statuses() == {"r": "RUNNING", "r_child_0": "RUNNING", "q": "WAITING"}
     engine.scheduler.set_pause_state(PauseState.UNPAUSED)
     engine.run(script)
-    engine.assert_empty()
