@@ -38,16 +38,10 @@ REFUSED: list[tuple[Request, str]] = [
     (Request(skeleton=1), "skeleton is 1; use true, false or 'always'"),
     (Request(skeleton=True, use_beam_search=True), "use_beam_search is true, and beams"),
     (Request(skeleton=True, best_of=2), "best_of is 2, and all choices"),
-    (
-        Request(skeleton="always", chat_template_kwargs={"enable_thinking": True}),
-        "chat_template_kwargs has enable_thinking",
-    ),
+    (Request(skeleton="always", chat_template_kwargs=THINKS), "chat_template_kwargs has enable_thinking"),
     (Request(skeleton=True, tools=[1]), "tools are given"),
     (Request(skeleton=True, continue_final_message=True), "continue_final_message is true"),
-    (
-        Request(skeleton=True, response_format=SimpleNamespace(type="json_object")),
-        "response_format is 'json_object', and an outline",
-    ),
+    (Request(skeleton=True, response_format=AS_JSON), "response_format is 'json_object', and an outline"),
     (with_messages(skeleton=True), "messages ends with one of the role None; end with a user's"),
     (with_messages({"role": "assistant", "content": ""}, skeleton=True), "of the role 'assistant'; end with a"),
 ]

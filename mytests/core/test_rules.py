@@ -45,17 +45,15 @@ class TestDecide:
         assert isinstance(decided(Asks(Actions((Spawn((100,)),))), vocab_size=None), Decision)
 
 
-def parent_of(
-    *children: tuple[str, list[int], TokenHandler], given: tuple[int, ...] = (), num_output: int = 5
-) -> Branch[PlainSequence]:
-    """A parent whose children have these names, results and handlers; it has been given tokens by a caller."""
+def parent_of(*children: tuple[str, list[int], TokenHandler]) -> Branch[PlainSequence]:
+    """A parent whose children have these names, results and handlers; its caller has given it no tokens."""
     trees = Trees()
-    root = trees.add_root(PlainSequence(prompt_token_ids=[10] * 4, output_token_ids=[20] * num_output), LIMITS)
+    root = trees.add_root(PlainSequence(prompt_token_ids=[10] * 4, output_token_ids=[20] * 5), LIMITS)
     for number, (name, result, spawned_by) in enumerate(children):
         sequence = PlainSequence(name, output_token_ids=result, outcome="length")
         assert trees.end(trees.spawn(root, spec(number), spawned_by, sequence))
     trees.block(root, Wait("caller"))
-    trees.resume(root, given)
+    trees.resume(root, ())
     return root
 
 

@@ -183,14 +183,10 @@ class Asks:
         return joined
 
 
-def branch_with(
-    depth: int = 0, num_children: int = 0, num_sampled: int = 0, limits: Limits = LIMITS
-) -> Branch[PlainSequence]:
+def branch_with(num_children: int = 0, num_sampled: int = 0, limits: Limits = LIMITS) -> Branch[PlainSequence]:
     """A sequence with two tokens of prompt, about to sample a hook token."""
     trees = Trees()
     branch = trees.add_root(PlainSequence(), limits)
-    for _ in range(depth):
-        branch = child_of(trees, branch, handler())
     branch.sequence.output_token_ids += [20] * num_sampled
     for _ in range(num_children):
         child_of(trees, branch, handler())
@@ -200,12 +196,10 @@ def branch_with(
 def decided(
     asks: TokenHandler,
     branch: Branch[PlainSequence] | None = None,
-    room: int = 9,
     vocab_size: int | None = 100,
-    num_trigger: int = 1,
 ) -> Decision | Refusal:
     """What it does, with room for nine tokens after the hook token, in a vocabulary of 100."""
     branch = branch or branch_with()
     output = branch.sequence.output_token_ids
-    max_len = len(branch.sequence.prompt_token_ids) + len(output) + 1 + room
-    return decide(branch, PROMISE, TriggerMatch(asks, num_trigger), output, max_len, vocab_size)
+    max_len = len(branch.sequence.prompt_token_ids) + len(output) + 10
+    return decide(branch, PROMISE, TriggerMatch(asks, 1), output, max_len, vocab_size)

@@ -50,7 +50,6 @@ def said(engine: SurgicalEngine, params: Any = None, **pieces: Any) -> Any:
     """The completion of a request "r", after which nothing is left in the engine; see `completed`."""
     engine.add(prompt=PROMPT, **params or {})
     engine.run(spoken(**pieces))
-    engine.assert_empty()
     return finished(engine)
 
 

@@ -67,7 +67,6 @@ def run(notation: Notation, others: str = "", prompts: Prompts | None = None, **
     """An engine that has run one request, and its children, on these texts; see `Notation.stream`."""
     engine = notation.engine(prompts)
     engine.run(notation.stream(others, **texts), MAX_STEPS)
-    engine.assert_empty()
     return engine
 
 
