@@ -64,8 +64,7 @@ def test_any_other_child_becomes_a_plain_one(spawn: Spawn) -> None:
 
 def test_parameters_are_copied_unless_they_are_a_dict() -> None:
     """So that a handler's own mapping is not read once its token is decided."""
-    given = MappingProxyType({"max_tokens": 3})
-    params = spawned(Spawn((3,), given)).sampling_params
+    params = spawned(Spawn((3,), MappingProxyType({"max_tokens": 3}))).sampling_params
     assert (type(params), params) == (dict, {"max_tokens": 3})
 
 

@@ -107,8 +107,7 @@ class TestVictims:
     )
     def test_new_requests_take_rows_that_they_waited_for(self, num_new: int, num_free: int, victims: str) -> None:
         """As many as are missing, of the largest tree, down to its share, and not before some steps have passed."""
-        steps = steps_of(Trees("ABCDE", "XY"), "new", num_new, num_free)
-        assert steps == [""] * STEPS_OF_PATIENCE + [victims]
+        assert steps_of(Trees("ABCDE", "XY"), "new", num_new, num_free) == [""] * STEPS_OF_PATIENCE + [victims]
 
     def test_only_steps_without_enough_rows_count(self) -> None:
         """As long as there are rows for all, nobody has waited."""
@@ -121,8 +120,7 @@ class TestVictims:
     @pytest.mark.parametrize(("priority", "victims"), [(0, ""), (1, "E")])
     def test_a_tree_of_which_nothing_runs_takes_one_row(self, priority: int, victims: str) -> None:
         """Where no new request waits, from a tree that is not more urgent."""
-        trees = Trees("ABCDE", starving=LESS_URGENT, priority=priority)
-        assert steps_of(trees, None, 0, 0)[-1] == victims
+        assert steps_of(Trees("ABCDE", starving=LESS_URGENT, priority=priority), None, 0, 0)[-1] == victims
 
     def test_new_requests_go_first(self) -> None:
         """Then it matters what they lack, and not that a tree has no row."""

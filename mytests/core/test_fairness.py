@@ -62,8 +62,7 @@ def test_trees_at_their_shares_are_admitted_alternately() -> None:
 
 def test_within_its_share_the_first_goes_on() -> None:
     """One tree after the other gets its share, then what is left is divided."""
-    waiting = Waiting("rs", num_rows_each=3)
-    assert waiting.admit(5) == ["r_child_0", "r_child_1", "s_child_0", "s_child_1", "r_child_2"]
+    assert Waiting("rs", num_rows_each=3).admit(5) == ["r_child_0", "r_child_1", "s_child_0", "s_child_1", "r_child_2"]
 
 
 def test_a_share_that_has_changed_is_noticed() -> None:
@@ -129,8 +128,7 @@ def test_the_tree_with_most_beyond_its_share_gives_a_slot_back() -> None:
 def test_a_tree_is_forgotten_when_nothing_of_it_is_left() -> None:
     """It may end before its sequences have left."""
     waiting = Waiting("r", 1)
-    root = waiting.roots["r"]
-    waiting.queue.end(root)
+    waiting.queue.end(waiting.roots["r"])
     waiting.queue.stop("r")
     assert waiting.queue.has_trees
     waiting.queue.remove("r_child_0")

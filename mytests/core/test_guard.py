@@ -52,8 +52,7 @@ class TestGuard:
         guard = Guard(tokenizer, "<W>", "<R>")
         *before, last = tokenizer.ids("a", "b<", "W", ">c")
         actions = guard.on_token(TokenEvent(last, "r", (), before, 0, 0, 3))
-        right = tuple(tokenizer.ids(*"b<R>"))
-        assert actions == Actions(block=True, replace_from=1, insert_token_ids=right)
+        assert actions == Actions(block=True, replace_from=1, insert_token_ids=tuple(tokenizer.ids(*"b<R>")))
         assert guard.join([]) == ()
 
     def test_it_is_for_its_own_text(self) -> None:

@@ -103,8 +103,7 @@ class TestAsk:
         """But for the model's name."""
         found = asked(Request("m:skeleton", stream=True, stream_children=True))
         assert found is not None
-        expected = Request("m", stream=True, stream_children=True)
-        assert vars(found.plain) == vars(expected)
+        assert vars(found.plain) == vars(Request("m", stream=True, stream_children=True))
 
     def test_a_callers_outline_begins_the_answer(self) -> None:
         """Nothing is added to the question."""

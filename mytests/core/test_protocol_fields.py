@@ -141,8 +141,7 @@ def test_texts_that_cannot_be_spelled_are_refused(name: str) -> None:
 
 def test_triggers_stay_texts() -> None:
     """Of as many tokens as they are."""
-    hooks = SpecialKwargs(promise_token="go", sync_token="wait", trigger_by="text")
-    resolved = with_token_ids(hooks, Tokenizer())
+    resolved = with_token_ids(SpecialKwargs(promise_token="go", sync_token="wait", trigger_by="text"), Tokenizer())
     assert (resolved.promise_token, resolved.sync_token) == ("go", "wait")
     assert list(make_handlers(resolved, None)) == ["go", "wait"]
 

@@ -120,8 +120,7 @@ def test_who_was_cancelled_is_drawn(path: Path) -> None:
     trees.block(root, Wait("caller"))
     lanes = picture_of(read(path)).lanes
     assert [lane.reason for lane in lanes] == ["unfinished", "cancelled", "cancelled", "unfinished"]
-    waits = ["BLOCKED until its children 0, 1, 2 finish, 1 of them", "BLOCKED until it is resumed"]
-    assert waits_of(lanes[0]) == waits
+    assert waits_of(lanes[0]) == ["BLOCKED until its children 0, 1, 2 finish, 1 of them", "BLOCKED until it is resumed"]
 
 
 def test_who_ends_without_children_is_drawn(path: Path) -> None:

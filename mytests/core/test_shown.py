@@ -47,8 +47,7 @@ def test_the_beginning_and_the_end_are_kept() -> None:
 
 def test_a_list_is_not_read_to_its_end() -> None:
     """Items that are not shown are not asked for their own ``repr``."""
-    shown = abbreviated([*range(20), Unshowable()])
-    assert shown == "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ...]"
+    assert abbreviated([*range(20), Unshowable()]) == "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ...]"
 
 
 @pytest.mark.parametrize(("text", "most"), [("short", 5), ("a" * 10**6, 240)])

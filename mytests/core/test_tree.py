@@ -30,8 +30,7 @@ def planted(**fields: Any) -> tuple[Trees, Branch[PlainSequence]]:
 
 
 def joined(trees: Trees, branch: Branch[PlainSequence], room: int = 100) -> Join:
-    children = awaited(branch)
-    trees.join(branch, children, merged(branch, room), num_prefill=1)
+    trees.join(branch, awaited(branch), merged(branch, room), num_prefill=1)
     return branch.joins[-1]
 
 

@@ -91,8 +91,7 @@ def test_of_two_texts_the_longer_fires() -> None:
     """If both end at one character."""
     longer = handler()
     made = Triggers({">": GO, "</go>": longer}, Cuts())
-    context = [TEXTS.index(text) for text in ("</", "go")]
-    assert made.match(TEXTS.index(">"), context, 2) == TriggerMatch(longer, 3)
+    assert made.match(TEXTS.index(">"), [TEXTS.index(text) for text in ("</", "go")], 2) == TriggerMatch(longer, 3)
 
 
 def test_only_some_tokens_are_looked_at() -> None:

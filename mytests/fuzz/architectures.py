@@ -156,8 +156,7 @@ MORE_BLOCKS: Mapping[str, int] = {
 def config_of(architecture: str) -> Any:
     """The configuration of a model of an architecture of `FIELDS`, with the name of its class."""
     fields = {name: value for name, value in {**_SIZES, **FIELDS[architecture]}.items() if value is not None}
-    names = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[architecture]]
-    return AutoConfig.for_model(architecture, architectures=names, **fields)
+    return AutoConfig.for_model(architecture, architectures=[MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[architecture]], **fields)
 
 
 def save_random(architecture: str, folder: Path) -> None:

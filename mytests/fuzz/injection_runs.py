@@ -91,8 +91,7 @@ class Scripted(History):
         return replace(self, setup=replace(self.setup, **changes))
 
     def plan(self, request: Request) -> Plan:
-        prompt = tuple(request.prompt)
-        return Script(0, 0.0, prompt=prompt, root=self.root, children=self.children, places=self.places)
+        return Script(0, 0.0, prompt=tuple(request.prompt), root=self.root, children=self.children, places=self.places)
 
 
 @dataclass(frozen=True, repr=False)

@@ -273,8 +273,7 @@ class Player:
         deltas = tuple(each for each in waiting if isinstance(each, ChildDelta))
         completions = []
         if own:
-            token_ids = [token_id for new, _ in own for token_id in new]
-            completions.append(self._completion(token_ids, own[-1][1]))
+            completions.append(self._completion([token_id for new, _ in own for token_id in new], own[-1][1]))
         fields = {"prompt_token_ids": [1, 2], "waiting": (), "finished": bool(own) and own[-1][1] is not None}
         return SimpleNamespace(outputs=completions, child_deltas=deltas, **fields)
 

@@ -161,14 +161,12 @@ def hook_server(
 
 def arguments(**extra: Any) -> dict[str, Any]:
     """The arguments of a greedy request whose text includes the hook tokens."""
-    body = {"skip_special_tokens": False, **extra}
-    return {"model": MODEL, "temperature": 0, "max_tokens": 40, "extra_body": body}
+    return {"model": MODEL, "temperature": 0, "max_tokens": 40, "extra_body": {"skip_special_tokens": False, **extra}}
 
 
 def waits_for_its_caller() -> dict[str, Any]:
     """The arguments of a request that waits after its first token, and samples one more when it is resumed."""
-    sync = hooks_for("promise").sync_token_id
-    return {**arguments(allowed_token_ids=[sync]), "prompt": "a", "max_tokens": 2}
+    return {**arguments(allowed_token_ids=[hooks_for("promise").sync_token_id]), "prompt": "a", "max_tokens": 2}
 
 
 def check_tree(choice: Any) -> None:

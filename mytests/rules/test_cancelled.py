@@ -61,11 +61,8 @@ def test_one_that_was_never_admitted_has_sampled_nothing(case: Case) -> None:
 def test_an_abort_is_an_abort(hooks: SpecialKwargs, aborted: str) -> None:
     """Whoever is below a sequence that its caller has aborted is not told as cancelled."""
     engine = SurgicalEngine(hooks)
-    with begun(
-        engine,
-        plan(**tree("!!." + "a" * 9, ("!." + LONG, LONG), LONG)),
-        lambda: "r_child_0_child_0" in engine.statuses(),
-    ):
+    script = plan(**tree("!!." + "a" * 9, ("!." + LONG, LONG), LONG))
+    with begun(engine, script, lambda: "r_child_0_child_0" in engine.statuses()):
         engine.abort(aborted)
         assert engine.driver.trees.stats.num_cancelled == 0
         engine.abort("r")

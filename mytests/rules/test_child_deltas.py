@@ -41,9 +41,8 @@ class TestDeltas:
     def test_the_output_with_a_delta_is_its_requests(self) -> None:
         """It has no completion, and doesn't end the request."""
         engine = SurgicalEngine(HOOKS)
-        with begun(
-            engine, plan(r="!z", r_child_0="B"), lambda: any(delta.text for delta in engine.deltas), extra_args=STREAMED
-        ):
+        script = plan(r="!z", r_child_0="B")
+        with begun(engine, script, lambda: any(delta.text for delta in engine.deltas), extra_args=STREAMED):
             (output,) = [each for each in engine.handed_out if each.child_deltas]
             assert (output.request_id, output.outputs, output.finished) == ("r", [], False)
 

@@ -55,8 +55,7 @@ class TestContexts:
         """One trigger spawns children of all kinds, which are numbered and joined in spawn order."""
         monkeypatch.setattr(Given, "actions", Actions(OF_EACH_KIND, block=True))
         prompts: Prompts = {}
-        engine = SurgicalEngine(SpecialKwargs(handlers=GIVEN), prompts=prompts)
-        output = completed(engine, **tree("a*z", "x", "y", "w"))
+        output = completed(SurgicalEngine(SpecialKwargs(handlers=GIVEN), prompts=prompts), **tree("a*z", "x", "y", "w"))
         assert [prompts[f"r_child_{index}"] for index in range(3)] == [ids("1"), ids("prompta*2"), ids("prompta3")]
         assert output.text == "a*xywz"
 

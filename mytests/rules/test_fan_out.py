@@ -112,8 +112,7 @@ class TestFanOut:
     ) -> None:
         """In ThreadWeaver on a line of its own, as the client of its authors does; a sampled one stays as it was."""
         block, *children = texts
-        engine = run(notation, **tree(f"{block}on", *children))
-        assert text_of(notation, engine) == f"{block}{merged}on"
+        assert text_of(notation, run(notation, **tree(f"{block}on", *children))) == f"{block}{merged}on"
 
     @pytest.mark.rule(4)
     @pytest.mark.parametrize("kind", [legacy_llama, unigram])

@@ -111,12 +111,8 @@ class TestStreams:
     def test_one_tells_it_when_its_parent_goes_on(self) -> None:
         """And not as late as the end of its request, which may be far away."""
         engine = SurgicalEngine(FIRST)
-        with begun(
-            engine,
-            plan(r="!!." + "z" * 9, r_child_0=LONG, r_child_1="VW"),
-            lambda: engine.num_sampled("r") == 6,
-            extra_args={"stream_children": True},
-        ):
+        script = plan(r="!!." + "z" * 9, r_child_0=LONG, r_child_1="VW")
+        with begun(engine, script, lambda: engine.num_sampled("r") == 6, extra_args={"stream_children": True}):
             assert [each.request_id for each in engine.deltas if each.finish_reason == "cancelled"] == ["r_child_0"]
 
     def test_one_tells_of_it_where_an_abort_lets_its_parent_go_on(self) -> None:

@@ -38,21 +38,15 @@ class TestBlock:
     def test_a_promise_blocks_the_parent(self) -> None:
         """With block_on "promise" it is set aside as soon as it spawns, and its child runs alone."""
         engine = SurgicalEngine(HOOKS)
-        with begun(
-            engine,
-            plan(r="!z", r_child_0="ABCD"),
-            lambda: engine.statuses() == {"r": "BLOCKED", "r_child_0": "RUNNING"},
-        ) as script:
+        script = plan(r="!z", r_child_0="ABCD")
+        with begun(engine, script, lambda: engine.statuses() == {"r": "BLOCKED", "r_child_0": "RUNNING"}):
             assert [each.request_id for each in engine.step(script)] == ["r_child_0"]
 
     def test_a_parent_decodes_on_until_the_sync_token(self) -> None:
         """With block_on "sync" parent and child decode side by side."""
         engine = SurgicalEngine(SYNC_HOOKS)
-        with begun(
-            engine,
-            plan(r="!abc.z", r_child_0="ABCDEFGH"),
-            lambda: engine.statuses() == {"r": "RUNNING", "r_child_0": "RUNNING"},
-        ) as script:
+        script = plan(r="!abc.z", r_child_0="ABCDEFGH")
+        with begun(engine, script, lambda: engine.statuses() == {"r": "RUNNING", "r_child_0": "RUNNING"}):
             assert {each.request_id for each in engine.step(script)} == {"r", "r_child_0"}
             engine.run_until(lambda: engine.statuses()["r"] == "BLOCKED", script)
             assert (engine.num_sampled("r"), engine.statuses()["r_child_0"]) == (5, "RUNNING")

@@ -175,8 +175,7 @@ class TestFaults:
     def test_children_of_two_tokens_are_joined_by_their_handlers(self) -> None:
         """Handlers are told apart by identity, and never compared."""
         Odd.made = staticmethod(spawning(Spawn()))
-        hooks = hooks_with(handlers={FORK: owned("Odd"), ord("+"): owned("Odd")})
-        Case(hooks, "*+.z", "a", "b", text="*+abz").check()
+        Case(hooks_with(handlers={FORK: owned("Odd"), ord("+"): owned("Odd")}), "*+.z", "a", "b", text="*+abz").check()
 
 
 class Aborting(Apart):

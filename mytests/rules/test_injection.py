@@ -142,12 +142,8 @@ class TestPositions:
     def test_what_a_join_inserts_last_follows_the_longest_result(self) -> None:
         """And so does what the parent samples: the shorter result is the last one."""
         engine = SurgicalEngine(replace(OVERLAP, promise_token_id=None, handlers={PROMISE: own("Closing")}))
-        with begun(
-            engine,
-            plan(r="!.!.z", r_child_0="ABCDEF", r_child_1="XYZ", r_child_2="GHI", r_child_3="JK"),
-            lambda: "r_child_2" in engine.statuses(),
-            prompt="prompt",
-        ):
+        script = plan(r="!.!.z", r_child_0="ABCDEF", r_child_1="XYZ", r_child_2="GHI", r_child_3="JK")
+        with begun(engine, script, lambda: "r_child_2" in engine.statuses()):
             # The sync token, and "ABCDEF|", "XYZ|" and ",.".
             assert held(engine)[7:21] == [7, *range(7, 14), *range(7, 11), 14, 15]
         assert finished(engine).text == "ABCDEF|XYZ|,.GHI|JK|,.z"
@@ -165,33 +161,23 @@ class TestEnds:
     def test_an_abort_gives_back_what_was_kept(self, aborted: str) -> None:
         """An aborted request's is freed at once, that of an aborted child's sibling when their parent is joined."""
         engine = SurgicalEngine(SYNC_INJECT)
-        with begun(
-            engine,
-            plan(r="!!.z", r_child_0="ABC", r_child_1="D" * 20),
-            lambda: bool(engine.scheduler._kept),
-            prompt="prompt",
-        ):
+        with begun(engine, plan(r="!!.z", r_child_0="ABC", r_child_1="D" * 20), lambda: bool(engine.scheduler._kept)):
             engine.abort(aborted)
 
     def test_nothing_is_kept_of_a_detached_child(self) -> None:
         """No context ever gets its result."""
         handlers: dict[int | str, str] = {FORK: own("Apart")}
         engine = SurgicalEngine(replace(SYNC_INJECT, handlers=handlers))
-        with begun(
-            engine, plan(r="*" + "a" * 20, r_child_0="ABCDE"), lambda: "r_child_0" in engine.statuses(), prompt="prompt"
-        ) as script:
+        script = plan(r="*" + "a" * 20, r_child_0="ABCDE")
+        with begun(engine, script, lambda: "r_child_0" in engine.statuses()):
             engine.run_until(lambda: "r_child_0" not in engine.statuses(), script)
             assert not engine.scheduler._kept
 
     def test_nothing_is_kept_of_an_aborted_child(self) -> None:
         """Its parent gets nothing of it."""
         engine = SurgicalEngine(SYNC_INJECT)
-        with begun(
-            engine,
-            plan(r="!!.z", r_child_0="ABC" * 5, r_child_1="D" * 20),
-            lambda: "r_child_1" in engine.statuses() and engine.num_sampled("r_child_0") == 4,
-            prompt="prompt",
-        ) as script:
+        script = plan(r="!!.z", r_child_0="ABC" * 5, r_child_1="D" * 20)
+        with begun(engine, script, lambda: "r_child_1" in engine.statuses() and engine.num_sampled("r_child_0") == 4):
             engine.abort("r_child_0")
             engine.step(script)
             assert not engine.scheduler._kept
@@ -200,12 +186,8 @@ class TestEnds:
     def test_a_parent_without_kv_is_recomputed(self) -> None:
         """Nothing is injected."""
         engine = SurgicalEngine(SYNC_INJECT)
-        with begun(
-            engine,
-            plan(r="!!.z", r_child_0="ABCDE", r_child_1="V" * 9),
-            lambda: bool(engine.scheduler._kept) and engine.statuses()["r"] == "BLOCKED",
-            prompt="prompt",
-        ):
+        script = plan(r="!!.z", r_child_0="ABCDE", r_child_1="V" * 9)
+        with begun(engine, script, lambda: bool(engine.scheduler._kept) and engine.statuses()["r"] == "BLOCKED"):
             engine.evict("r")
         assert (finished(engine).text, prefilled(engine)) == ("ABCDE\n" + "V" * 9 + "z", [6 + 3 + 15])
         assert not moves(engine)
@@ -247,11 +229,9 @@ class TestPrefixCache:
     def test_what_was_computed_at_other_positions_is_found_by_nobody(self) -> None:
         """Here nothing is injected, because what each child has sampled is its last token."""
         engine = SurgicalEngine(replace(OVERLAP, child_sampling_params={"max_tokens": 1}), prefix_caching=True)
-        engine.add(prompt="promptpromptprom")
         script = plan(r="!." + "z" * 30, r_child_0="A", r_child_1="X", s="a")
-        engine.run_until(lambda: engine.num_sampled("r") > 25, script)
-        assert not engine.injected()
-        engine.run(script)
+        with begun(engine, script, lambda: engine.num_sampled("r") > 25, prompt="promptpromptprom"):
+            assert not engine.injected()
         assert num_found(engine, "promptpromptprom") == 16
 
     def test_overlapping_results_do_not_find_plain_text(self) -> None:

@@ -51,11 +51,8 @@ class TestTree:
     def test_a_child_that_was_cancelled_is_told_as_such(self) -> None:
         """While its parent goes on."""
         engine = SurgicalEngine(dataclasses.replace(LIVE, join_when=1))
-        with begun(
-            engine,
-            plan(r="!!.zzzz", r_child_0="L" * 40, r_child_1="V"),
-            lambda: len(engine.live_tree("r", 100)[0].last_tokens) == 3,
-        ):
+        script = plan(r="!!.zzzz", r_child_0="L" * 40, r_child_1="V")
+        with begun(engine, script, lambda: len(engine.live_tree("r", 100)[0].last_tokens) == 3):
             root, first, second = engine.live_tree("r", 100)
             assert (root.state, root.waits_for) == ("running", None)
             assert [(each.state, each.finish_reason) for each in (first, second)] == [

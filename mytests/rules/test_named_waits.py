@@ -51,22 +51,16 @@ class TestWaits:
     def test_it_waits_until_that_child_has_finished(self) -> None:
         """Whichever of its siblings finish before."""
         engine = SurgicalEngine(naming())
-        with begun(
-            engine,
-            plan(r="!!0*b.z", r_child_0="A" * 9, r_child_1="VW"),
-            lambda: "r_child_1" not in engine.statuses() and engine.num_sampled("r") == 4,
-        ):
+        script = plan(r="!!0*b.z", r_child_0="A" * 9, r_child_1="VW")
+        with begun(engine, script, lambda: "r_child_1" not in engine.statuses() and engine.num_sampled("r") == 4):
             assert engine.statuses()["r"] == "BLOCKED"
         assert finished(engine).text == "0*" + "A" * 9 + "bVWz"
 
     def test_a_child_that_is_aborted_ends_the_wait(self) -> None:
         """It merges as nothing, and its sibling is joined later."""
         engine = SurgicalEngine(naming())
-        with begun(
-            engine,
-            plan(r="!!0*b.z", r_child_0="A" * 30, r_child_1="V" * 9),
-            lambda: engine.statuses().get("r") == "BLOCKED",
-        ):
+        script = plan(r="!!0*b.z", r_child_0="A" * 30, r_child_1="V" * 9)
+        with begun(engine, script, lambda: engine.statuses().get("r") == "BLOCKED"):
             engine.abort("r_child_0")
         assert (finished(engine).text, ends(finished(engine))) == ("0*b" + "V" * 9 + "z", "failed stop")
 
@@ -109,8 +103,7 @@ class TestKV:
         """And what is kept of those that wait to be joined stays until they are."""
         engine = SurgicalEngine(naming(child_merge_strategy="kv_inject", position_rule=rule))
         texts = {"r": "!!!2*b.z", "r_child_0": "ABCDEF" * 3, "r_child_1": "IJKLM", "r_child_2": "VWXYZ"}
-        output = completed(engine, **texts)
-        assert output.text == "2*VWXYZb" + "ABCDEF" * 3 + "\nIJKLMz"
+        assert completed(engine, **texts).text == "2*VWXYZb" + "ABCDEF" * 3 + "\nIJKLMz"
         # Of the last child all but its last token is injected, and of the others but that of the last of them.
         assert (prefilled(engine), len(moves(engine))) == ([2, 3], 4 + 18 + 4)
 
@@ -125,11 +118,9 @@ class TestKV:
         """Nothing is held but by those that still run."""
         engine = SurgicalEngine(naming(child_merge_strategy="kv_inject"))
         num_free = engine.num_free_blocks()
-        with begun(
-            engine, plan(r="!!1*bcd.z", r_child_0="A" * 40, r_child_1="VWXYZ" * 6), lambda: engine.num_sampled("r") == 7
-        ):
-            running = {*engine.blocks_of("r"), *engine.blocks_of("r_child_0")}
-            assert num_free - engine.num_free_blocks() == len(running)
+        script = plan(r="!!1*bcd.z", r_child_0="A" * 40, r_child_1="VWXYZ" * 6)
+        with begun(engine, script, lambda: engine.num_sampled("r") == 7):
+            assert num_free - engine.num_free_blocks() == len({*engine.blocks_of("r"), *engine.blocks_of("r_child_0")})
         assert len(finished(engine).children) == 2
 
     @pytest.mark.parametrize("others", [{"r_child_0", "r_child_1"}, {"r_child_1"}], ids=["before", "afterwards"])

@@ -114,9 +114,8 @@ class TestTexts:
             child_of(notation, f"r_child_{number}", str(number + 1), SampledText(STEPS[number])) for number in (0, 1)
         ]
         output = (SampledText(block), *block_of(notation, *children), SampledText("on"), SampledText(END))
-        tree = check_text(notation, engine, TextTree("r", "prompt", output))
         # The last token of the trigger, two closing tags, and what the parent goes on after.
-        assert tree.joins[0].num_prefill == 6
+        assert check_text(notation, engine, TextTree("r", "prompt", output)).joins[0].num_prefill == 6
 
     def test_blocks_within_paths_too(self) -> None:
         """A path has its own block, and a conclusion."""

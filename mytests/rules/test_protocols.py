@@ -238,8 +238,7 @@ class TestAsyncThink:
         """The other is never joined, and its authors drop it."""
         main = "<FORK-1>a</FORK-1><FORK-1>b</FORK-1><JOIN-1>."
         engine = run(ASYNCTHINK, r=main, r_child_0="<RETURN>A</RETURN>", r_child_1="<RETURN>B</RETURN>")
-        text = text_of(ASYNCTHINK, engine)
-        assert text == "<FORK-1>a</FORK-1><FORK-1>b</FORK-1><JOIN-1>B</JOIN-1>."
+        assert text_of(ASYNCTHINK, engine) == "<FORK-1>a</FORK-1><FORK-1>b</FORK-1><JOIN-1>B</JOIN-1>."
         assert [child.cancelled for child in children_of(engine)] == [True, False]
 
     def test_a_worker_that_is_never_joined_is_dropped(self) -> None:

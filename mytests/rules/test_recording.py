@@ -52,8 +52,7 @@ class TestEvents:
 
     def test_a_step_counts_blocks_and_sequences(self, tmp_path: Path) -> None:
         """A child shares all full blocks of its parent; each has its own copy of the last one."""
-        recording = recorded(tmp_path / "run.jsonl", prompt="p" * 9, r="!.z", r_child_0="AB")
-        steps = only(recording, events.Step)
+        steps = only(recorded(tmp_path / "run.jsonl", prompt="p" * 9, r="!.z", r_child_0="AB"), events.Step)
         step = next(step for step in steps if step.num_blocked)
         assert (step.num_used_blocks, step.num_unshared_blocks, step.num_blocked, step.num_waiting) == (4, 6, 1, 0)
 

@@ -77,8 +77,7 @@ class TestOutput:
     def test_the_model_sees_what_is_left(self, texts: tuple[str, ...], prompts: dict[str, str], text: str) -> None:
         """A child that has seen what is replaced is merged after what is inserted."""
         seen: Prompts = {}
-        output = completed(SurgicalEngine(hooks_with(), prompts=seen), **tree(*texts))
-        assert output.text == text
+        assert completed(SurgicalEngine(hooks_with(), prompts=seen), **tree(*texts)).text == text
         assert {name: seen[name] for name in prompts} == {
             name: [*ids(given), PROMISE] for name, given in prompts.items()
         }
@@ -152,8 +151,7 @@ class TestKV:
         engine = SurgicalEngine(
             hooks_with(block_on="never", child_merge_strategy="concatenate"), prefix_caching=prefix_caching
         )
-        output = completed(engine, r="a(bc!d*zzzzzzzz", r_child_0="x" * 12)
-        assert output.sampled.text == "a(bcd*BCDzzzzzzzz"
+        assert completed(engine, r="a(bc!d*zzzzzzzz", r_child_0="x" * 12).sampled.text == "a(bcd*BCDzzzzzzzz"
 
     def test_a_later_request_finds_no_wrong_prefix(self) -> None:
         """What the prefix cache has of a context that was cut is what its tokens are."""
@@ -181,8 +179,7 @@ class TestKV:
     )
     def test_what_was_injected_after_the_cut_goes(self, texts: tuple[str, ...], text: str, rule: str) -> None:
         """What is left of it is recomputed; what was injected before stays, and what comes later is, as ever."""
-        hooks = hooks_with(child_merge_strategy="kv_inject", position_rule=rule)
-        Case(hooks, *texts, text=text).check()
+        Case(hooks_with(child_merge_strategy="kv_inject", position_rule=rule), *texts, text=text).check()
 
     def test_what_a_child_recomputes_is_not_written_where_others_have_it_injected(self) -> None:
         """Though its tokens are the same, and stand in the same blocks until it cuts its context."""

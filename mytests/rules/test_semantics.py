@@ -119,11 +119,8 @@ class TestFailures:
     def test_an_abort_from_every_status_of_every_generation(self, status: str, target: str) -> None:
         """Aborting the root ends the whole tree; after a descendant's abort its ancestors go on with what they have."""
         engine = SurgicalEngine(NESTED)
-        with begun(
-            engine,
-            plan(r="!.z", r_child_0="!.y", r_child_0_child_0="!.x", r_child_0_child_0_child_0="C" * 9),
-            lambda: engine.statuses().get(target) == status,
-        ):
+        script = plan(r="!.z", r_child_0="!.y", r_child_0_child_0="!.x", r_child_0_child_0_child_0="C" * 9)
+        with begun(engine, script, lambda: engine.statuses().get(target) == status):
             engine.abort(target)
         if target != "r":
             assert below(finished(engine))[target].failed
@@ -133,11 +130,8 @@ class TestFailures:
     def test_a_failed_child_is_marked_in_the_tree(self, block_on: Any) -> None:
         """It has no result, whatever it had sampled; its parent goes on."""
         engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, block_on=block_on))
-        with begun(
-            engine,
-            plan(r="!.z", r_child_0="ABCDE"),
-            lambda: "r_child_0" in engine.statuses() and engine.num_sampled("r_child_0") == 3,
-        ):
+        script = plan(r="!.z", r_child_0="ABCDE")
+        with begun(engine, script, lambda: "r_child_0" in engine.statuses() and engine.num_sampled("r_child_0") == 3):
             engine.abort("r_child_0")
         (child,) = finished(engine).children
         assert (child.failed, child.text, child.result_token_ids) == (True, "ABC", ())
@@ -163,6 +157,5 @@ def test_a_child_in_the_tree_tells_all_of_itself() -> None:
 def test_a_childs_prompt_holds_what_was_merged_before_its_spawn() -> None:
     """Its context is its parent's, whether sampled or merged."""
     prompts: Prompts = {}
-    engine = SurgicalEngine(SYNC_HOOKS, prompts=prompts)
-    completed(engine, prompt="p", r="!.!.z", r_child_0="AB", r_child_1="C")
+    completed(SurgicalEngine(SYNC_HOOKS, prompts=prompts), prompt="p", r="!.!.z", r_child_0="AB", r_child_1="C")
     assert prompts["r_child_1"] == [*ids("p"), PROMISE, SYNC, *ids("AB"), PROMISE]

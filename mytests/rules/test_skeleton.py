@@ -74,16 +74,14 @@ class TestOutline:
 
     def test_a_callers_points_are_arguments(self) -> None:
         """The answer has but the mark, whatever the points look like."""
-        arguments = {"hooks": 1, "outline": ["Section 1. Costs", "2. Risks\x85"]}
-        engine = SKELETON.engine(extra_args=arguments)
+        engine = SKELETON.engine(extra_args={"hooks": 1, "outline": ["Section 1. Costs", "2. Risks\x85"]})
         engine.run(SKELETON.stream(r="\n###", r_child_0=" High.", r_child_1=" Few."), MAX_STEPS)
         assert kept_of(engine) == "1. Section 1. Costs: High.\n\n2. 2. Risks: Few."
 
     @pytest.mark.parametrize("notation", [SKELETON, AT_THE_MARK], ids=["by-line", "at-the-mark"])
     def test_expansions_share_what_an_answer_may_have(self, notation: Notation) -> None:
         """Whichever of them is faster."""
-        arguments = {"hooks": 1, "answer_tokens": 64, "num_points": 2, "point_tokens": 40}
-        engine = notation.engine(extra_args=arguments)
+        engine = notation.engine(extra_args={"hooks": 1, "answer_tokens": 64, "num_points": 2, "point_tokens": 40})
         engine.run(notation.stream(r=OUTLINE, others="x" * 99), MAX_STEPS)
         lengths = [len(child.token_ids) for child in children_of(engine)]
         assert lengths == ([8, 8] if notation is SKELETON else [(64 - len(OUTLINE)) // 2] * 2)
@@ -130,8 +128,7 @@ class TestOrdinaryAnswer:
         notation = Notation("skeleton", ["<|im_start|>", "<|im_end|>", token])
         notation.tokenizer.chat_template = CHATML
         engine = played(notation=notation, r=OUTLINE, r_child_0=said, r_child_1=" Far.")
-        text = notation.text(finished(engine).token_ids)
-        assert text.removeprefix(OUTLINE) == f"1. Sleep:{kept}\n\n2. Walk: Far."
+        assert notation.text(finished(engine).token_ids).removeprefix(OUTLINE) == f"1. Sleep:{kept}\n\n2. Walk: Far."
 
     @pytest.mark.parametrize("depth", [1, 2])
     def test_an_expansion_has_no_outline(self, depth: int) -> None:

@@ -56,8 +56,7 @@ def test_nobody_is_awaited() -> None:
     """The request ends as soon as without children, and with it all of its tree."""
     engine = SurgicalEngine(dropping())
     engine.add()
-    tokens = plan(**tree("a!b", LONG, LONG))
-    engine.run_until(lambda: any(output.finished for output in engine.handed_out), tokens)
+    engine.run_until(lambda: any(output.finished for output in engine.handed_out), plan(**tree("a!b", LONG, LONG)))
     assert not engine.statuses()
     engine.assert_empty()
 
@@ -87,8 +86,7 @@ def test_what_a_sequence_asks_for_it_gets_as_ever(case: Case) -> None:
 @pytest.mark.rule(19)
 def test_detached_ones_are_awaited_as_ever() -> None:
     """The others are cancelled before these have finished."""
-    engine = SurgicalEngine(dropping(handlers={FORK: own("Apart")}))
-    output = completed(engine, **tree("*!b", "D" * 20, LONG))
+    output = completed(SurgicalEngine(dropping(handlers={FORK: own("Apart")})), **tree("*!b", "D" * 20, LONG))
     assert (output.finish_reason, ends(output)) == ("stop", "stop cancelled")
     assert len(output.children[0].token_ids) == 21 and len(output.children[1].token_ids) < 6
 

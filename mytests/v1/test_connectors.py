@@ -132,10 +132,8 @@ def test_a_tree_that_ends_while_kv_is_loaded_keeps_the_blocks_until_it_is() -> N
 def test_an_engine_with_a_connector_sleeps_while_callers_are_awaited() -> None:
     """Upstream takes requests that are in none of its queues for finished ones that are still being saved."""
     engine = SurgicalEngine(replace(SYNC_HOOKS, sync_resume="manual"), connector="Within")
-    engine.add(prompt=PROMPT)
-    engine.run_until(engine.is_waiting_for_callers, plan(r="a.b"))
-    engine.resume("r", "x")
-    engine.run(plan(r="a.b"))
+    with begun(engine, plan(r="a.b"), engine.is_waiting_for_callers, prompt=PROMPT):
+        engine.resume("r", "x")
     engine.assert_empty()
 
 

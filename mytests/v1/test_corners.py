@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mytests.harness.surgical import HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.harness.surgical import HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, begun, finished, plan
 from mytests.harness.v1.configuration import base_config
 from mytests.harness.v1.releases import RELEASE, since
 from sequence_hooks.kv.eviction import EvictionCandidate
@@ -168,19 +168,17 @@ def test_the_engine_stays_awake_while_something_is_to_be_told() -> None:
 def test_strays_are_found() -> None:
     """A request that is in no queue, and one that is BLOCKED for the scheduler alone."""
     engine = SurgicalEngine(SYNC_HOOKS)
-    engine.add()
-    engine.run_until(lambda: engine.statuses().get("r") == "BLOCKED", plan(r="a!.b", r_child_0="CCC"))
-    parent = engine.scheduler.blocked.pop("r")
-    with pytest.raises(IntegrityError, match=r"\['r'\] are in a queue or in the map of requests, not in both"):
-        engine.scheduler.check_integrity()
-    engine.scheduler.blocked["r"] = parent
-    child = engine.scheduler.running.pop()
-    engine.scheduler.blocked[child.request_id] = child
-    with pytest.raises(IntegrityError, match=r"\['r_child_0'\] are BLOCKED in the scheduler or in the trees"):
-        engine.scheduler.check_integrity()
-    del engine.scheduler.blocked[child.request_id]
-    engine.scheduler.running.append(child)
-    engine.run(plan(r="a!.b", r_child_0="CCC"))
+    with begun(engine, plan(r="a!.b", r_child_0="CCC"), lambda: engine.statuses().get("r") == "BLOCKED"):
+        parent = engine.scheduler.blocked.pop("r")
+        with pytest.raises(IntegrityError, match=r"\['r'\] are in a queue or in the map of requests, not in both"):
+            engine.scheduler.check_integrity()
+        engine.scheduler.blocked["r"] = parent
+        child = engine.scheduler.running.pop()
+        engine.scheduler.blocked[child.request_id] = child
+        with pytest.raises(IntegrityError, match=r"\['r_child_0'\] are BLOCKED in the scheduler or in the trees"):
+            engine.scheduler.check_integrity()
+        del engine.scheduler.blocked[child.request_id]
+        engine.scheduler.running.append(child)
 
 
 def test_the_scheduler_needs_hooks() -> None:

@@ -39,15 +39,13 @@ def test_full_blocks_are_shared_and_the_last_one_is_copied() -> None:
 def test_of_layers_with_a_window_only_what_is_seen_is_shared(layer: str) -> None:
     """The blocks before it may be taken by others, though the child is not admitted yet."""
     engine = SurgicalEngine(HOOKS, layers=("full", layer), max_num_seqs=1)
-    engine.add(prompt="p" * 20)
     script = plan(r="!b", r_child_0="BCDEF")
     forks = engine.scheduler.kv.forks
-    engine.run_until(lambda: bool(forks.children), script)
-    (fork,) = forks._by_child.values()
-    all_blocks, seen = fork.blocks
-    assert [block.is_null for block in all_blocks] == [False] * len(all_blocks)
-    assert [block.is_null for block in seen[:3]] == [True] * 3 and not seen[-1].is_null
-    engine.run(script)
+    with begun(engine, script, lambda: bool(forks.children), prompt="p" * 20):
+        (fork,) = forks._by_child.values()
+        all_blocks, seen = fork.blocks
+        assert [block.is_null for block in all_blocks] == [False] * len(all_blocks)
+        assert [block.is_null for block in seen[:3]] == [True] * 3 and not seen[-1].is_null
     assert finished(engine).text == "BCDEFb"
 
 
@@ -92,17 +90,15 @@ class TestStates:
         """Which is made once, and is free when all of them are admitted."""
         hooks = replace(SYNC_HOOKS, child_prefix_token_ids=(CHILD,), children_per_promise=3)
         engine = SurgicalEngine(hooks, layers=layers, max_num_seqs=1)
-        engine.add(prompt="p" * 9)
         script = plan(r="a!cccccccc.d", r_child_0="B", r_child_1="C", r_child_2="D")
         forks = engine.scheduler.kv.forks
-        engine.run_until(lambda: bool(forks.children), script)
-        before = forks.held
-        engine.step(script)
-        held = forks.held
-        engine.step(script)
-        assert len(held) == 3 and held == forks.held != before
-        assert len({tuple(blocks) for blocks in held.values()}) == 1
-        engine.run(script)
+        with begun(engine, script, lambda: bool(forks.children), prompt="p" * 9):
+            before = forks.held
+            engine.step(script)
+            held = forks.held
+            engine.step(script)
+            assert len(held) == 3 and held == forks.held != before
+            assert len({tuple(blocks) for blocks in held.values()}) == 1
         assert finished(engine).text == "accccccccB\nC\nDd"
 
     @pytest.mark.parametrize(
@@ -143,12 +139,8 @@ class TestStates:
     ) -> None:
         """Rather than go on from a state that is not theirs; the last free block is enough."""
         engine = SurgicalEngine(replace(SYNC_HOOKS, child_prefix_token_ids=(CHILD,)), layers=layers, max_num_seqs=1)
-        with begun(
-            engine,
-            plan(r="a!cccccccc.d", r_child_0="BBBBBB"),
-            lambda: bool(engine.scheduler.kv.forks.children),
-            prompt="p" * 9,
-        ):
+        script = plan(r="a!cccccccc.d", r_child_0="BBBBBB")
+        with begun(engine, script, lambda: bool(engine.scheduler.kv.forks.children), prompt="p" * 9):
             pool = engine.scheduler.kv_cache_manager.block_pool
             others = pool.get_new_blocks(pool.get_num_free_blocks() - num_left)
             engine.scheduler.kv.forks.keep_states()

@@ -31,12 +31,8 @@ class TestGlueRequests:
     def test_all_glue_is_computed_in_one_step(self) -> None:
         """A join of four children costs one step, in which their parent samples."""
         engine: Any = SurgicalEngine(dataclasses.replace(SYNC_INJECT, children_per_promise=4))
-        with begun(
-            engine,
-            plan(r="!.zz", **{f"r_child_{k}": "ABCD" for k in range(4)}),
-            lambda: bool(engine.scheduler._injection.glue),
-            prompt="prompt",
-        ) as script:
+        script = plan(r="!.zz", **{f"r_child_{k}": "ABCD" for k in range(4)})
+        with begun(engine, script, lambda: bool(engine.scheduler._injection.glue)):
             steps = engine.step(script)
             assert [(each.request_id, each.num_tokens) for each in steps] == [
                 ("r_glue_7", 1), ("r_glue_12", 1), ("r_glue_17", 1), ("r_glue_22", 1), ("r", 1),
@@ -57,14 +53,12 @@ class TestGlueRequests:
         """What comes after a run waits for it, and nobody else."""
         engine: Any = SurgicalEngine(LONG_GLUE, scheduling_policy=policy)
         engine.scheduler.scheduler_config.long_prefill_token_threshold = 2
-        engine.add(prompt="pro")
         script = plan(r="!.zz", s="a" * 9, t="b", **CHILDREN)
-        engine.run_until(lambda: bool(engine.scheduler._injection.glue), script)
-        for name in ("s", "t"):
-            engine.add(name, prompt="on")
-            assert name in [each.request_id for each in engine.step(script)]
-            assert "r" in engine.queues()["waiting with KV"]
-        engine.run(script)
+        with begun(engine, script, lambda: bool(engine.scheduler._injection.glue), prompt="pro"):
+            for name in ("s", "t"):
+                engine.add(name, prompt="on")
+                assert name in [each.request_id for each in engine.step(script)]
+                assert "r" in engine.queues()["waiting with KV"]
         assert (finished(engine).text, prefilled(engine)) == ("ABCDE-----VWXYZzz", [7])
 
     def test_what_waits_for_it_gives_up_kv_with_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,12 +88,8 @@ class TestGlueRequests:
     def test_all_of_a_join_has_one_list_of_tokens(self) -> None:
         """Also in another process: a context may be long, and its children many."""
         engine: Any = SurgicalEngine(dataclasses.replace(SYNC_INJECT, children_per_promise=4))
-        with begun(
-            engine,
-            plan(r="!.zz", **{f"r_child_{k}": "ABCD" for k in range(4)}),
-            lambda: bool(engine.scheduler._injection.glue),
-            prompt="prompt",
-        ):
+        script = plan(r="!.zz", **{f"r_child_{k}": "ABCD" for k in range(4)})
+        with begun(engine, script, lambda: bool(engine.scheduler._injection.glue)):
             glue = [each.request for each in engine.scheduler._injection.glue.values()]
             owner = engine.scheduler.requests["r"].prompt_token_ids
             told = [owner, *(each.prompt_token_ids for each in glue), *(each._all_token_ids for each in glue)]
@@ -158,12 +148,8 @@ class TestPressure:
     def test_a_child_that_lost_its_fork_keeps_its_positions(self) -> None:
         """Its context is computed from its tokens."""
         engine: Any = SurgicalEngine(OVERLAP)
-        with begun(
-            engine,
-            plan(r="!.!.z", r_child_0="ABCDEF", r_child_1="XYZ", r_child_2="GHI", r_child_3="JK"),
-            lambda: "r_child_2" in engine.scheduler.kv.forks.children,
-            prompt="prompt",
-        ) as script:
+        script = plan(r="!.!.z", r_child_0="ABCDEF", r_child_1="XYZ", r_child_2="GHI", r_child_3="JK")
+        with begun(engine, script, lambda: "r_child_2" in engine.scheduler.kv.forks.children):
             assert engine.scheduler.branches["r_child_2"].injected is not None
             engine.scheduler.kv.forks.release("r_child_2")
             engine.step(script)

@@ -135,9 +135,7 @@ class TestWay:
     def test_what_is_given_up_before_its_step_is_not_missed(self) -> None:
         """Its request computes it, and the next join copies again."""
         engine: Any = SurgicalEngine(INJECT)
-        with begun(
-            engine, plan(r="!y!zz", **CHILDREN), lambda: bool(engine.scheduler._injection.copies), prompt="prompt"
-        ):
+        with begun(engine, plan(r="!y!zz", **CHILDREN), lambda: bool(engine.scheduler._injection.copies)):
             engine.scheduler.reset_prefix_cache(reset_running_requests=True)
         assert (finished(engine).text, len(engine.worker.kv.injected)) == ("ABCDEyVWXYZzz", 4)
 

@@ -66,12 +66,8 @@ def test_kept_kv_is_given_up_before_a_running_request_is_preempted() -> None:
 def test_a_parent_without_kv_needs_none() -> None:
     """What is kept of its children is given back at once, and the blocks are free for those that run."""
     engine: Any = SurgicalEngine(SYNC_INJECT)
-    with begun(
-        engine,
-        plan(r="!!.z", r_child_0="ABCDE", r_child_1="V" * 9),
-        lambda: bool(engine.scheduler.kv.kept) and "r" in engine.scheduler.blocked,
-        prompt="prompt",
-    ):
+    script = plan(r="!!.z", r_child_0="ABCDE", r_child_1="V" * 9)
+    with begun(engine, script, lambda: bool(engine.scheduler.kv.kept) and "r" in engine.scheduler.blocked):
         engine.evict("r")
         assert not engine.scheduler.kv.kept
 

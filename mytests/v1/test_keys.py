@@ -99,8 +99,7 @@ class Owner(nn.Module):
 
 def part_of(owner: nn.Module, attn: Any, num_dims: int | None = None) -> RotatedPart | None:
     """What a worker finds for a layer."""
-    check = KeyCheck(nn.Sequential(owner), HIDDEN, LENGTH, num_dims)
-    return check.rotated_part("layers.0.attn", HeadsLayer(attn))
+    return KeyCheck(nn.Sequential(owner), HIDDEN, LENGTH, num_dims).rotated_part("layers.0.attn", HeadsLayer(attn))
 
 
 @pytest.mark.parametrize(

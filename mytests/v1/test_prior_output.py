@@ -230,8 +230,7 @@ def requests_of(prompt: list[int], sampled: list[int]) -> Any:
 def test_the_second_runner_forbids_a_long_word_wherever_its_join_is(num_begun: int) -> None:
     """What was sampled since fills all that the runner has room for."""
     word, prompt = [1, 2, 3, 4], [5]
-    sampled = word[num_begun:-1]
-    requests = requests_of(prompt, sampled)
+    requests = requests_of(prompt, word[num_begun:-1])
     processor = PriorOutputCounts(requests, torch.zeros(1, VOCABULARY))
     processor.add_request(0, parameters((1.0, 0.0, 0.0), [word], word[:num_begun]))
     logits = processor.apply(torch.zeros(1, VOCABULARY), rows_of(requests, (0, [])))
@@ -326,8 +325,7 @@ class TestAttach:
         counts = torch.zeros(1, VOCABULARY)
         sampler = SlotSampler(counts)
         requests = requests_of([1, 3], [])
-        made = runner_with(sampler=sampler, req_states=requests)
-        attach(made)
+        attach(runner_with(sampler=sampler, req_states=requests))
         sampler.add_request(0, 2, parameters((1.0, 1.5, 0.0), [[3, 5]], [3]))
         sampler.apply_staged_writes()
         assert sampler.needs_logits_processing.all()

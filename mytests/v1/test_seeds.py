@@ -50,8 +50,7 @@ class TestFirstRunner:
         runner = first_runner(own)
         for _ in range(num_dropped):
             drawn_from(own)
-        state = runner._update_streaming_request("r", joined(seed=7))
-        assert drawn_from(state.generator) == drawn_from(generator(7))
+        assert drawn_from(runner._update_streaming_request("r", joined(seed=7)).generator) == drawn_from(generator(7))
 
     def test_without_a_seed_there_is_none(self) -> None:
         """Its rows share the batch's random numbers."""

@@ -188,8 +188,7 @@ class TestBudgets:
 
     def test_one_that_several_use_is_never_exceeded(self, most: int, mode: str) -> None:
         """And is used up; each sequence has the first of its tokens."""
-        hooks = replace(SYNC_HOOKS, max_tree_tokens=most)
-        output = completed(engine_with(4, mode, hooks), **SIDE_BY_SIDE)
+        output = completed(engine_with(4, mode, replace(SYNC_HOOKS, max_tree_tokens=most)), **SIDE_BY_SIDE)
         own = sum(each.end - each.start for each in output.segments if each.origin == "sampled")
         assert own + output.tree_tokens.sampled_below == most
         assert all(SIDE_BY_SIDE[child.request_id].startswith(child.text) for child in output.children)
@@ -199,8 +198,7 @@ class TestBudgets:
 def test_tokens_after_one_that_blocks_are_taken_back(is_async: bool, tmp_path: Path) -> None:
     """Upstream counts them as accepted; our metric has them, and a recording all three numbers of each sequence."""
     engine = engine_recorded_to(tmp_path / "run.jsonl", HOOKS, num_drafts=3, is_async=is_async)
-    output = completed(engine, **tree("a!bcdef", "ABCD"))
-    assert output.text == "aABCDbcdef"
+    assert completed(engine, **tree("a!bcdef", "ABCD")).text == "aABCDbcdef"
     stats = [each.spec_decoding_stats for each in engine.scheduler_stats if each.spec_decoding_stats is not None]
     num_drafted, num_accepted = (sum(getattr(each, f"num_{n}_tokens") for each in stats) for n in ("draft", "accepted"))
     assert (num_accepted, engine.scheduler._stats.num_taken_back) == (8, 1)
@@ -219,8 +217,7 @@ def test_drafts_for_a_sequence_that_is_set_aside_are_dropped() -> None:
     script = plan(r="a!bcd", r_child_0="A" * 9)
     with begun(engine, script, lambda: engine.statuses().get("r") == "BLOCKED"):
         engine.scheduler.update_draft_token_ids(DraftTokenIds(["r", "r_child_0", "gone"], [ids("xy"), ids("A"), [1]]))
-        drafts = {name: request.spec_token_ids for name, request in engine.scheduler.requests.items()}
-        assert drafts["r"] == []
+        assert {name: request.spec_token_ids for name, request in engine.scheduler.requests.items()}["r"] == []
     assert finished(engine).text == "a" + "A" * 9 + "bcd"
 
 

@@ -110,8 +110,7 @@ def _map_to_next(config: Mapping[str, Any], is_scaled: bool) -> torch.Tensor:
     tokenizer = AutoTokenizer.from_pretrained(MODEL_FOLDER)
     pairs = Counter[tuple[int, int]]()
     for prompt in (prompt for mode in MODES for prompt in held_out_prompts(50, 3, mode)):
-        token_ids = tokenizer.encode(expected_output(prompt), add_special_tokens=False)
-        pairs.update(pairwise(token_ids))
+        pairs.update(pairwise(tokenizer.encode(expected_output(prompt), add_special_tokens=False)))
     following = {token: after for (token, after), _ in reversed(pairs.most_common())}
     wanted = embeddings[[following.get(token, token) for token in range(config["vocab_size"])]]
     to_next: torch.Tensor = torch.linalg.pinv(given) @ wanted

@@ -51,9 +51,8 @@ class SeeingRows(Rows):
     """Rows whose tokens of the image are what the encoder makes of it."""
 
     def __init__(self, seen: Seen, root: Layout, tokens: Sequence[Token]) -> None:
-        prompt = root.node.prompt
         # What follows the prompt is text, of which all components are equal.
-        self._positions = seen.positions([*prompt, 0])
+        self._positions = seen.positions([*root.node.prompt, 0])
         self._first = next(index for index, token in enumerate(root.tokens) if seen.is_of_image(token))
         super().__init__(seen, tokens)
 
