@@ -77,15 +77,9 @@ def plays(draw: st.DrawFn) -> Play:
     own = checked_outline(draw(_own), 10) if draw(st.booleans()) else ()
     points = draw(st.lists(_points, min_size=1, max_size=4))
     expansions = draw(st.lists(_expansions, min_size=4, max_size=4))
-    return Play(
-        tuple(points),
-        tuple(expansions),
-        draw(_conclusions),
-        draw(st.booleans()),
-        own,
-        draw(st.booleans()),
-        None if own else draw(st.none() | st.integers(4, 12)),
-    )
+    conclusion, is_by_line, has_logprobs = draw(_conclusions), draw(st.booleans()), draw(st.booleans())
+    end = None if own else draw(st.none() | st.integers(4, 12))
+    return Play(tuple(points), tuple(expansions), conclusion, is_by_line, own, has_logprobs, end)
 
 
 def params(kind: Kind, play: Play, **stops: Any) -> Any:

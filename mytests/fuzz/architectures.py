@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiny models of other architectures than the Llama's, with random weights, for the fuzzer and for tables of tests.
+"""Tiny models of other architectures than the Llama's, with random weights, whose best token stands clear.
 
-The best token stands clear of the second. Each has several layers of each of its kinds, in different orders, windows
-that are shorter than the contexts of the tests, and states smaller than the keys and values of a block, or larger.
+Each has several layers of each of its kinds, windows that are shorter than the contexts of the tests, and states
+smaller than the keys and values of a block, or larger.
 """
 
 from collections.abc import Mapping

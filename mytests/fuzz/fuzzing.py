@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random histories on a real engine with sequence hooks, against transformers: `make fuzz`.
-
-Of each, trees are checked by the rules (`mytests.fuzz.oracle`), tokens by the model (`mytests.fuzz.tokens`).
-"""
+"""Random histories on a real engine with sequence hooks, against transformers: `make fuzz`."""
 
 import argparse
 import sys

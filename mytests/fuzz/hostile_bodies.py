@@ -192,24 +192,9 @@ RAW: dict[str, Body] = {
 """For any route."""
 
 POSTS = [
-    "/v1/completions",
-    "/v1/chat/completions",
-    "/v1/resume_sequence",
-    "/tokenize",
-    "/detokenize",
-    "/v1/embeddings",
-    "/pooling",
-    "/classify",
-    "/score",
-    "/v1/score",
-    "/rerank",
-    "/v1/rerank",
-    "/v2/rerank",
-    "/invocations",
-    "/v1/audio/transcriptions",
-    "/v1/audio/translations",
-    "/v1/load_lora_adapter",
-    "/v1/unload_lora_adapter",
+    *("/v1/completions", "/v1/chat/completions", "/v1/resume_sequence", "/tokenize", "/detokenize", "/v1/embeddings"),
+    *("/pooling", "/classify", "/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank", "/invocations"),
+    *("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"),
 ]
 
 WITH_ALL_RAW = (*POSTS[:3], "/invocations")

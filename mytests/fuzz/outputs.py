@@ -62,11 +62,8 @@ class Stream:
         sampled = completion.sampled
         if sampled is not None and self._kind != "DELTA":
             # Nothing contradicts what was told before, if results of detached children are left out.
-            told.text, told.token_ids, told.logprobs = (
-                sampled.text,
-                list(sampled.token_ids),
-                list(sampled.logprobs or []),
-            )
+            told.text, told.token_ids = sampled.text, list(sampled.token_ids)
+            told.logprobs = list(sampled.logprobs or [])
             return
         if self._kind == "DELTA":
             told.text += completion.text

@@ -19,10 +19,7 @@ EOS_RATE, SYNC_RATE = 0.04, 0.12
 
 @dataclass(frozen=True)
 class Plan:
-    """A stateless logits processor: forces hook tokens and EOS at some positions, and forbids them elsewhere.
-
-    Positions depend on a sequence's prompt. Tokens that its parameters rule out are not forced.
-    """
+    """A stateless logits processor: forces hook tokens and EOS at positions of a prompt, and forbids them elsewhere."""
 
     seed: int
     promise_rate: float

@@ -83,18 +83,8 @@ MIN_HISTORIES, MIN_JOINS = 20, 20
 """With fewer, a result means nothing: a typical history has three joins."""
 
 KINDS = (
-    "discards",
-    "aborted",
-    "with_adapters",
-    "with_grammars",
-    "sampled",
-    "with_other_parameters",
-    "streams",
-    "forks_by_text",
-    "cancelled",
-    "joined_by_name",
-    "replaced",
-    "of_other_models",
+    *("discards", "aborted", "with_adapters", "with_grammars", "sampled", "with_other_parameters", "streams"),
+    *("forks_by_text", "cancelled", "joined_by_name", "replaced", "of_other_models"),
     *(("taken_back",) if len(DIALECT.speculation) > 1 else ()),
 )
 """What a run must have seen before it means anything that no fault was found."""

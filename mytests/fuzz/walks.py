@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random walks of any engine that is stepped by hand: whatever happens, in whatever order, trees stay sound.
-
-`Walks` has what happens to every engine; a subclass makes one, and adds what happens to it alone.
-"""
+"""Random walks of any engine that a subclass of `Walks` makes: whatever happens, in any order, trees stay sound."""
 
 from abc import abstractmethod
 from collections import Counter

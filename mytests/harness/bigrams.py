@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -25,17 +26,8 @@ def save_bigrams(notation: Notation, folder: Path, following: Mapping[str, Seque
 def save_table(folder: Path, scores: torch.Tensor, hidden_size: int, **fields: int) -> str:
     """Save a model by the logit of each token after each one, [vocabulary, vocabulary]; returns the folder."""
     size = len(scores)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=size,
-            hidden_size=hidden_size,
-            intermediate_size=64,
-            num_hidden_layers=1,
-            eos_token_id=1,
-            tie_word_embeddings=False,
-            **fields,
-        )
-    )
+    sizes: dict[str, Any] = {"vocab_size": size, "hidden_size": hidden_size, "intermediate_size": 64, **fields}
+    model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=1, eos_token_id=1, tie_word_embeddings=False, **sizes))
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if name.endswith(("o_proj.weight", "down_proj.weight")):

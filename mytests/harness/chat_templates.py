@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chat templates of the form that publishers of models give them, in words of our own.
-
-Control tokens, line breaks, beginnings, refused roles, trimming and thinking are those of the published ones.
-"""
+"""Chat templates of the form that publishers of models give them, with their control tokens, in words of our own."""
 
 from dataclasses import dataclass
 

@@ -122,40 +122,21 @@ class Step:
         tables = torch.zeros(num_reqs + 2, max(map(len, self.tables)) + 5, dtype=torch.int32)
         for row, table in zip(tables, self.tables, strict=False):
             row[: len(table)] = torch.tensor(table)
-        runner = SimpleNamespace(
-            max_num_reqs=num_reqs,
-            seq_lens_np=kv_lens.numpy(),
-            seq_lens_cpu=kv_lens,
-            query_start_loc_np=starts.numpy(),
-            query_start_loc_cpu=starts,
-        )
-        block_table = SimpleNamespace(
-            slot_mapping_cpu=torch.tensor(self._new_slots()), get_device_tensor=lambda: tables
-        )
+        places = {"query_start_loc_np": starts.numpy(), "query_start_loc_cpu": starts}
+        runner = SimpleNamespace(max_num_reqs=num_reqs, seq_lens_np=kv_lens.numpy(), seq_lens_cpu=kv_lens, **places)
+        slots = torch.tensor(self._new_slots())
+        block_table = SimpleNamespace(slot_mapping_cpu=slots, get_device_tensor=lambda: tables)
         builder = TorchSDPAMetadataBuilderV1(runner, None, block_table)
         builder.num_prompt_req = len(self.prefills)
-        return builder.build(
-            0,
-            SimpleNamespace(
-                num_reqs=num_reqs,
-                num_actual_tokens=sum(self.query_lens),
-                max_query_len=max(self.query_lens),
-            ),
-        )
+        sizes = {"num_actual_tokens": sum(self.query_lens), "max_query_len": max(self.query_lens)}
+        return builder.build(0, SimpleNamespace(num_reqs=num_reqs, **sizes))
 
     def forward(self, metadata: TorchSDPAMetadata) -> torch.Tensor:
         """The layer's output, [num_tokens, num_heads, head_size]."""
         keys = [key[context:] for key, (context, _) in zip(self.keys, self.lens, strict=True)]
         values = [v[context:] for v, (context, _) in zip(self.values, self.lens, strict=True)]
-        output = self.heads.impl().forward(
-            LAYER,
-            self.query.flatten(1),
-            torch.cat(keys).flatten(1),
-            torch.cat(values).flatten(1),
-            self.kv_cache,
-            metadata,
-        )
-        return output.view_as(self.query)
+        new = self.query.flatten(1), torch.cat(keys).flatten(1), torch.cat(values).flatten(1)
+        return self.heads.impl().forward(LAYER, *new, self.kv_cache, metadata).view_as(self.query)
 
     def reference(self) -> tuple[torch.Tensor, float]:
         """The exact output, and the largest absolute logit."""

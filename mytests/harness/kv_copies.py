@@ -180,12 +180,8 @@ def lengths_of_pairs(keys: torch.Tensor, shape: RotaryShape) -> torch.Tensor:
 
 
 def assert_rotated(keys: torch.Tensor, expected: torch.Tensor, shape: RotaryShape, num_moves: int = 1) -> None:
-    """The rotated part of ``keys`` is the ``expected`` one.
-
-    Args:
-        keys: [num_tokens, num_kv_heads, head_size], of the type that they were computed in.
-        num_moves: The rotations that have come between both.
-    """
+    """The rotated part of ``keys`` is the ``expected`` one after ``num_moves`` rotations; both are
+    [num_tokens, num_kv_heads, head_size], of the type that they were computed in."""
     rotated, exact = (each[..., : shape.rotary_dim].double() for each in (keys, expected))
     bound = num_moves * rounding_of(keys.dtype) * lengths_of_pairs(expected, shape)
     error = (rotated - exact).abs()

@@ -70,60 +70,30 @@ _GUIDELINE = f"<guideline>\n{_PLANS.format('plan')}\n</guideline>"
 _GOAL = f"<Goal>{_PLANS.format('Outline')}</Goal>"
 _OUTLINES = f"<Outlines>\n{_PLANS.format('Outline')}\n</Outlines>"
 _SEARCH = notations.APR_NODES + notations.APR_CALLS
+_STEPS = f"{_GUIDELINE}\n<step>\n1:A</step>\n<step>\n2:A</step>\n<takeaway>\non"
+_PATHS = f"{_GOAL}\n<Path>\n1:A</Path>\n<Path>\n2:A</Path>\n<Conclusion>\non"
+_THREADS = f"{_OUTLINES}\n<Thread>\n1: A\n</Thread><Thread>\n2: A\n</Thread>\non"
+_PARALLEL = "so <Parallel><Path>A</Path><Path>A</Path></Parallel>\n<Summary>on"
+_PROMISES = '<promise topic="a"/> <promise topic="b"/><sync/>'
+_ASYNC = f"{_PROMISES}<async>A</async><async>A</async> on"
+_FORKS = "<FORK-1>a</FORK-1><FORK-2>b</FORK-2><JOIN-2>"
+_ANSWERS = f"{_FORKS}A</JOIN-2> on<JOIN-1>A</JOIN-1>"
+_MISMATCHED = "<FORK-1>a</FORK-2><JOIN-1>"
+_FOUND = f"<Sub Searches>{_APR_RESULT.format(0)}{_APR_RESULT.format(1)}\n<End Sub Searches>\nso"
+_NO_CALLS = "<Calling Sub Searches>\n<End Calling Sub Searches>"
+_NO_OUTLINES = "<Outlines><Outline>a</Outline></Outlines>"
 
 PLAYS: Mapping[str, Play] = {
     play.notation.name: play
     for play in (
-        Play(
-            notations.NPR,
-            f"{_GUIDELINE}on",
-            "A",
-            "</step>",
-            f"{_GUIDELINE}\n<step>\n1:A</step>\n<step>\n2:A</step>\n<takeaway>\non",
-        ),
-        Play(
-            notations.MULTIVERSE,
-            f"{_GOAL}on",
-            "A",
-            "</Path>",
-            f"{_GOAL}\n<Path>\n1:A</Path>\n<Path>\n2:A</Path>\n<Conclusion>\non",
-        ),
-        Play(
-            notations.THREADWEAVER,
-            f"{_OUTLINES}on",
-            " A\n",
-            "</Thread>",
-            f"{_OUTLINES}\n<Thread>\n1: A\n</Thread><Thread>\n2: A\n</Thread>\non",
-        ),
-        Play(
-            notations.PARALLEL_R1,
-            "so <Parallel>on",
-            "A",
-            "</Path>",
-            "so <Parallel><Path>A</Path><Path>A</Path></Parallel>\n<Summary>on",
-        ),
-        Play(
-            notations.PASTA,
-            '<promise topic="a"/> <promise topic="b"/><sync/> on',
-            "A",
-            "</async>",
-            '<promise topic="a"/> <promise topic="b"/><sync/><async>A</async><async>A</async> on',
-        ),
-        Play(
-            notations.ASYNCTHINK,
-            "<FORK-1>a</FORK-1><FORK-2>b</FORK-2><JOIN-2> on<JOIN-1>",
-            "<RETURN>A",
-            "</RETURN>",
-            "<FORK-1>a</FORK-1><FORK-2>b</FORK-2><JOIN-2>A</JOIN-2> on<JOIN-1>A</JOIN-1>",
-        ),
-        Play(notations.HPD, "a<FORK>b<FORK>", "A", "<|im_end|>", "a<CHILD>Ab<CHILD>A"),
-        Play(notations.PADOC, "a[fork]b[fork]", "A", "", "aAbA"),
-        Play(
-            notations.APR,
-            f"{_SEARCH}so",
-            "No solution found.",
-            "",
-            f"{_SEARCH}<Sub Searches>{_APR_RESULT.format(0)}{_APR_RESULT.format(1)}\n<End Sub Searches>\nso",
-        ),
+        Play(notations.NPR, f"{_GUIDELINE}on", "A", "</step>", _STEPS, "<plan>1: a</plan></guideline>"),
+        Play(notations.MULTIVERSE, f"{_GOAL}on", "A", "</Path>", _PATHS, "<Goal></Goal>"),
+        Play(notations.THREADWEAVER, f"{_OUTLINES}on", " A\n", "</Thread>", _THREADS, _NO_OUTLINES),
+        Play(notations.PARALLEL_R1, "so <Parallel>on", "A", "</Path>", _PARALLEL, "<Path></Path></Parallel>"),
+        Play(notations.PASTA, f"{_PROMISES} on", "A", "</async>", _ASYNC, "a<br/><sync/>b"),
+        Play(notations.ASYNCTHINK, f"{_FORKS} on<JOIN-1>", "<RETURN>A", "</RETURN>", _ANSWERS, _MISMATCHED),
+        Play(notations.HPD, "a<FORK>b<FORK>", "A", "<|im_end|>", "a<CHILD>Ab<CHILD>A", "a<CHILD>b<|im_end|>"),
+        Play(notations.PADOC, "a[fork]b[fork]", "A", "", "aAbA", "[for]k"),
+        Play(notations.APR, f"{_SEARCH}so", "No solution found.", "", f"{_SEARCH}{_FOUND}", _NO_CALLS),
     )
 }

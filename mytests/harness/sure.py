@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prompts to which the tiny model answers rightly and surely, so that every engine on every processor does.
-
-Each token of the right tree is likelier than all others by far, as plain transformers compute it.
-"""
+"""Prompts to which the tiny model answers rightly, and so surely that every engine on every processor does."""
 
 from collections.abc import Iterator
 from functools import cache

@@ -14,11 +14,7 @@ from sequence_hooks.config.tokens import with_token_ids
 
 
 class Notation:
-    """The engines of one protocol, with further fields, of whose tags these are one token each.
-
-    Args:
-        base: A tokenizer with the same first tokens, instead of that of bytes.
-    """
+    """The engines of one protocol, with further fields, whose tags are one token each beside the tokens of ``base``."""
 
     def __init__(self, protocol: str, tags: Sequence[str], base: Any = TOKENIZER, **fields: Any) -> None:
         copied = Tokenizer.from_str(base.backend_tokenizer.to_str())

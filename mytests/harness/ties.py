@@ -14,11 +14,7 @@ Logprobs = Sequence[Mapping[int, float]]
 
 
 def is_same(ours: Sequence[int], theirs: Sequence[int], logprobs: Logprobs) -> bool:
-    """Whether two runs from a context have the same tokens, rather than those before a tie of ``logprobs``.
-
-    Raises:
-        AssertionError: they differ in a token where there is no tie, or in their lengths.
-    """
+    """Whether two runs have the same tokens, not just those before a tie; raises if they differ elsewhere."""
     for position, (own, other, likeliest) in enumerate(zip(ours, theirs, logprobs, strict=False)):
         if own != other:
             gap = likeliest[other] - likeliest.get(own, -float("inf"))

@@ -28,10 +28,7 @@ def plain_model(folder: Path) -> Any:
 def random_history(merge: Merge, seed: int, **changes: Any) -> History:
     """Several requests with nested children, some of which start in their parent's own context, some with a prefix.
 
-    There is room for all, so no KV is given up.
-
-    Args:
-        changes: Fields of the engine's `Setup` that are not to be random.
+    There is room for all, so no KV is given up; ``changes`` are fields of the engine's `Setup` that are not random.
     """
     draw = Random(f"{merge} {seed}")
     setup = Setup(

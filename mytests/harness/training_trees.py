@@ -89,13 +89,8 @@ def cut_tree(first_kept: int, inserted: str = "X") -> TokenTree:
 
     late = seeing("late", end + len(inserted) + 1, num_context + 1)
     early = seeing("early", end - 1, SYNC.num_prompt + end - 1)
-    return replace(
-        SYNC,
-        output_token_ids=output,
-        segments=tuple(segments),
-        joins=(*SYNC.joins, cut),
-        children=(*SYNC.children, early, late),
-    )
+    joins, children = (*SYNC.joins, cut), (*SYNC.children, early, late)
+    return replace(SYNC, output_token_ids=output, segments=tuple(segments), joins=joins, children=children)
 
 
 def random_tree(draw: Random, name: str = "root", depth: int = 0) -> TokenTree:
@@ -203,24 +198,13 @@ class Simulated(Generic[V]):
 
 
 def _node(tree: TokenTree, has_kv: bool) -> Any:
-    """A tree as an engine tells of it, which gives up no KV.
-
-    Args:
-        has_kv: Whether its parent may have the KV of its result.
-    """
+    """A tree as an engine tells of it, which gives up no KV; its parent may have its result's if it ``has_kv``."""
     end = len(tree.output_token_ids)
-    joins = [
-        SimpleNamespace(
-            position=each.position,
-            num_merged=each.num_merged,
-            num_replaced=0,
-            num_prefill=each.position + each.num_merged < end,
-        )
-        for each in tree.joins
-    ]
-    output = SimpleNamespace(
-        joins=joins, num_shared=tree.num_shared, prefix_token_ids=tree.prompt_token_ids, failed=not has_kv
-    )
+    joins = [SimpleNamespace(position=each.position, num_merged=each.num_merged, num_replaced=0) for each in tree.joins]
+    for join in joins:
+        join.num_prefill = join.position + join.num_merged < end
+    output = SimpleNamespace(joins=joins, prefix_token_ids=tree.prompt_token_ids, failed=not has_kv)
+    output.num_shared = tree.num_shared
     children = [_node(each, has_kv) for each in tree.children]
     for child in children:
         # One that shares nothing may have begun with any token.

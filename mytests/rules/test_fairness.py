@@ -182,13 +182,8 @@ class TestRunningChildren:
     @pytest.mark.parametrize("is_own", [True, False])
     def test_so_many_run_at_once(self, limit: int, merge: Any, is_own: bool) -> None:
         """At every step, at all depths; BLOCKED ones do not count, so with depth 3 and a limit of 1 all have ended."""
-        hooks = dataclasses.replace(
-            BOMB,
-            child_merge_strategy=merge,
-            max_running_children=None if is_own else limit,
-            max_tree_tokens=60,
-            children_per_promise=2,
-        )
+        limits: dict[str, Any] = {"max_running_children": None if is_own else limit, "max_tree_tokens": 60}
+        hooks = dataclasses.replace(BOMB, child_merge_strategy=merge, children_per_promise=2, **limits)
         engine = SurgicalEngine(hooks, max_num_seqs=16, **ROOM)
         engine.add("r", extra_args={"max_running_children": limit} if is_own else None)
         most = 0

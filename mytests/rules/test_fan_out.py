@@ -147,13 +147,8 @@ class TestFanOut:
         """A path forks itself; its conclusion is part of its result, and numbers have several parts."""
         outer = "<Goal><Outline>1: a</Outline><Outline>2: b</Outline></Goal>"
         inner = "<Goal><Outline>1.1: c</Outline></Goal>"
-        engine = run(
-            MULTIVERSE,
-            r=outer + "done</Conclusion>",
-            r_child_0=inner + "inner</Conclusion></Path>",
-            r_child_0_child_0="deep</Path>",
-            r_child_1="flat</Path>",
-        )
+        below = (inner + "inner</Conclusion></Path>", "deep</Path>")
+        engine = run(MULTIVERSE, **tree(outer + "done</Conclusion>", below, "flat</Path>"))
         first = f"{inner}\n<Path>\n1.1:deep</Path>\n<Conclusion>\ninner</Conclusion>"
         rest = "\n<Path>\n2:flat</Path>\n<Conclusion>\ndone</Conclusion>"
         assert text_of(MULTIVERSE, engine) == f"{outer}\n<Path>\n1:{first}</Path>{rest}"

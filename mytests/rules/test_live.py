@@ -42,10 +42,8 @@ class TestTree:
                 Tokens("inserted", None, tuple(ids("tool"))),
                 Tokens("sampled", None, tuple(ids("z"))),
             )
-            assert engine.live_tree("r", 2)[0].last_tokens == (
-                Tokens("inserted", None, tuple(ids("l"))),
-                Tokens("sampled", None, tuple(ids("z"))),
-            )
+            last = Tokens("inserted", None, tuple(ids("l"))), Tokens("sampled", None, tuple(ids("z")))
+            assert engine.live_tree("r", 2)[0].last_tokens == last
             assert (child.state, child.finish_reason) == ("finished", "stop")
 
     def test_a_child_that_was_cancelled_is_told_as_such(self) -> None:
@@ -55,10 +53,8 @@ class TestTree:
         with begun(engine, script, lambda: len(engine.live_tree("r", 100)[0].last_tokens) == 3):
             root, first, second = engine.live_tree("r", 100)
             assert (root.state, root.waits_for) == ("running", None)
-            assert [(each.state, each.finish_reason) for each in (first, second)] == [
-                ("finished", "cancelled"),
-                ("finished", "stop"),
-            ]
+            assert (first.state, first.finish_reason) == ("finished", "cancelled")
+            assert (second.state, second.finish_reason) == ("finished", "stop")
 
     def test_what_was_replaced_is_told_as_such(self) -> None:
         """It is in the output, and not in the context."""

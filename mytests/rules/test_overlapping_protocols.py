@@ -121,21 +121,14 @@ class TestTexts:
         """A path has its own block, and a conclusion."""
         outer, inner = plans(MULTIVERSE, "1", "2"), plans(MULTIVERSE, "1.1", "1.2")
         deep = {"r_child_0_child_0": "longer than the other</Path>", "r_child_0_child_1": "deep</Path>"}
-        engine = run(
-            MULTIVERSE,
-            r=outer + "done",
-            r_child_0=f"so {inner}inner</Conclusion>\n</Path>",
-            r_child_1="flat</Path>",
-            **deep,
-        )
+        first = f"so {inner}inner</Conclusion>\n</Path>"
+        engine = run(MULTIVERSE, r=outer + "done", r_child_0=first, r_child_1="flat</Path>", **deep)
         below = [
             child_of(MULTIVERSE, name, number, SampledText(text.removesuffix("</Path>")))
             for (name, text), number in zip(deep.items(), ("1.1", "1.2"), strict=True)
         ]
         nested = SampledText(f"so {inner}"), *block_of(MULTIVERSE, *below), SampledText("inner</Conclusion>\n")
-        children = [
-            child_of(MULTIVERSE, "r_child_0", "1", *nested),
-            child_of(MULTIVERSE, "r_child_1", "2", SampledText("flat")),
-        ]
-        output = (SampledText(outer), *block_of(MULTIVERSE, *children), SampledText("done"), SampledText(END))
+        second = child_of(MULTIVERSE, "r_child_1", "2", SampledText("flat"))
+        block = block_of(MULTIVERSE, child_of(MULTIVERSE, "r_child_0", "1", *nested), second)
+        output = (SampledText(outer), *block, SampledText("done"), SampledText(END))
         check_text(MULTIVERSE, engine, TextTree("r", "prompt", output))

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Children share the images of their request's prompt, on a real engine with tiny models that see them.
-
-What each sequence samples is what the engine without hooks answers to the image and the sequence's context.
-"""
+"""Children share the images of their request's prompt: they sample what the engine without hooks answers to both."""
 
 import os
 from collections.abc import Iterator

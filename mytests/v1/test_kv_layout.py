@@ -54,14 +54,9 @@ def layer_with(shape: tuple[int, ...], split: Split, dtype: torch.dtype = torch.
                 inner = view.shape[2]
                 view[block, offset // inner, offset % inner] = rows.view(len(slots), *view.shape[3:])
 
-    return SimpleNamespace(
-        kv_cache=torch.zeros(shape, dtype=dtype),
-        dtype=dtype,
-        num_kv_heads=HEADS,
-        head_size=HEAD,
-        head_size_v=HEAD,
-        impl=SimpleNamespace(do_kv_cache_update=update),
-    )
+    sizes, impl = {"num_kv_heads": HEADS, "head_size": HEAD, "head_size_v": HEAD}, SimpleNamespace()
+    impl.do_kv_cache_update = update
+    return SimpleNamespace(kv_cache=torch.zeros(shape, dtype=dtype), dtype=dtype, impl=impl, **sizes)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -120,13 +115,9 @@ def test_a_latent_vector_and_what_is_rotated_with_it_lie_in_one_row() -> None:
     ) -> None:
         cache.flatten(0, 1)[slots] = torch.cat([latent, keys.squeeze(1)], dim=-1)
 
-    layer = SimpleNamespace(
-        kv_cache=torch.zeros(BLOCKS, SIZE, rank + rotated),
-        kv_lora_rank=rank,
-        qk_rope_head_dim=rotated,
-        kv_cache_dtype="auto",
-        impl=SimpleNamespace(do_kv_cache_update=update),
-    )
+    cache, impl = torch.zeros(BLOCKS, SIZE, rank + rotated), SimpleNamespace(do_kv_cache_update=update)
+    sizes: dict[str, Any] = {"kv_lora_rank": rank, "qk_rope_head_dim": rotated}
+    layer = SimpleNamespace(kv_cache=cache, kv_cache_dtype="auto", impl=impl, **sizes)
     keys, values = view_by_token(LatentLayer(layer), BLOCKS, SIZE)
     slots = torch.tensor([SIZE + 3, 4 * SIZE + 31, SIZE])
     latent, key = torch.randn(3, 1, rank), torch.randn(3, 1, rotated)

@@ -136,10 +136,6 @@ print(sorted(name for name in sys.modules if name.startswith("sequence_hooks")))
 @pytest.mark.full
 def test_without_hooks_an_entry_point_is_loaded() -> None:
     """And nothing else of ours."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", OFF.format(model=f"{EXAMPLES}/forkjoin-tiny")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [sys.executable, "-P", "-c", OFF.format(model=f"{EXAMPLES}/forkjoin-tiny")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "['sequence_hooks', 'sequence_hooks.v1', 'sequence_hooks.v1.plugin']"

@@ -37,13 +37,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 TOGETHER = [
-    "outputs of several tokens",
-    "prompts in parts, as others wait",
-    "fewer tokens than the worker could take",
-    "few running requests",
-    "free blocks in reserve",
-    "priorities",
-    "events of KV",
+    *("outputs of several tokens", "prompts in parts, as others wait", "fewer tokens than the worker could take"),
+    *("few running requests", "free blocks in reserve", "priorities", "events of KV"),
 ]
 OPTIONS["together"] = {option: value for name in TOGETHER for option, value in OPTIONS[name].items()}
 

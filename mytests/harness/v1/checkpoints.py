@@ -28,15 +28,10 @@ def install() -> None:
 def scan(
     x: torch.Tensor, dt: torch.Tensor, A: Any, B: torch.Tensor, C: torch.Tensor, *, out: torch.Tensor, **given: Any
 ) -> torch.Tensor:
-    """Compute a step, and write what it gives to ``out``.
+    """Compute a step of tokens ``x``, ``dt``, ``B`` and ``C``, and write what it gives to ``out``.
 
-    Args:
-        x, dt, B, C, out: Of each token of the step.
-        given: The other arguments of upstream's function, by its names.
-
-    Returns:
-        If it is asked for, the states after each part: [parts, heads, elements, elements of a state]. Otherwise those
-        after each sequence.
+    Returns, if asked for, the states after each part, [parts, heads, elements, elements of a state]; otherwise those
+    after each sequence.
     """
     if not given.pop("return_intermediate_states", False):
         return torch.as_tensor(_scan(x, dt, A, B, C, out=out, **given))
@@ -69,8 +64,6 @@ def store(
         checkpoint: For each sequence the number of its tokens before the state, or 0, and the block.
         chunk_idx: For each sequence the part of the step after which it is.
         x: What the convolution reads, [elements, tokens].
-        conv_state, ssm_state: What is in each block.
-        chunk_states: The states after each part.
     """
     rows = zip(checkpoint.offsets, checkpoint.state_indices.tolist(), chunk_idx.tolist(), strict=True)
     for (offset, block, part), start in zip(rows, query_start_loc.tolist(), strict=False):

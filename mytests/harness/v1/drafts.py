@@ -15,15 +15,12 @@ WRONG = 0
 
 @dataclass
 class Drafter:
-    """Drafts the tokens that are sampled next, but for every third one of a context.
-
-    Attributes:
-        proposed: The drafts of each request after its last step.
-        scheduled: Those in a step, by request.
-    """
+    """Drafts the tokens that are sampled next, but for every third one of a context."""
 
     num_drafts: int = 0
     proposed: dict[str, list[int]] = field(default_factory=dict)
+    """Of each request after its last step; ``scheduled`` are those in a step."""
+
     scheduled: dict[str, list[int]] = field(default_factory=dict)
 
     def take_in(self, scheduled: Mapping[str, list[int]]) -> None:
