@@ -34,14 +34,8 @@ def told(sequence: LiveSequence) -> dict[str, Any]:
 
 
 REQUEST = {"request_id": "r", "has_ended": False}
-WAITING = {
-    "request_id": "r_child_1",
-    "since": 0.0,
-    "position": 3,
-    "children": ["x"],
-    "num_unfinished_children": 0,
-    "text": "ab\ncd",
-}
+WAITING: dict[str, Any] = {"request_id": "r_child_1", "since": 0.0, "position": 3, "text": "ab\ncd"}
+WAITING |= {"children": ["x"], "num_unfinished_children": 0}
 PIECE = {"origin": "sampled", "child": None, "text": "\x1b[31m[bold]", "is_replaced": False}
 CLIENT = httpx.Client
 METRICS = """\

@@ -192,17 +192,12 @@ NESTED = {5: samples(1, PROMISE) + samples(2, SYNC) + samples(4, EOS), 6: sample
 TWO_JOINS = samples(2, PROMISE) + samples(3, PROMISE, SYNC) + samples(4, PROMISE) + samples(1, SYNC) + samples(5, EOS)
 SETUP = replace(AMPLE, prefixes=((5,), (9, 6), (7,), (8,)))
 REQUESTS = Request(20, max_tokens=64), Request(29, max_tokens=64, topic=1)
+STOPS, OPEN = Params(stop_token_ids=tuple(range(100, 200))), dict.fromkeys(SKEWED, ())
 MANY_CHILDREN = {
     "skewed": Scripted(replace(SETUP, separator="w007"), REQUESTS, (), TWO_JOINS, SKEWED),
     "nested": Scripted(replace(SETUP, prefixes=((5,), (9, 6)), max_child_depth=2), REQUESTS, (), TWO_JOINS, NESTED),
-    "ended by length": Scripted(replace(SETUP, child_max_tokens=7), REQUESTS, (), TWO_JOINS, dict.fromkeys(SKEWED, ())),
-    "ended by stop tokens": Scripted(
-        replace(SETUP, of_children=Params(stop_token_ids=tuple(range(100, 200)))),
-        REQUESTS,
-        (),
-        TWO_JOINS,
-        dict.fromkeys(SKEWED, ()),
-    ),
+    "ended by length": Scripted(replace(SETUP, child_max_tokens=7), REQUESTS, (), TWO_JOINS, OPEN),
+    "ended by stop tokens": Scripted(replace(SETUP, of_children=STOPS), REQUESTS, (), TWO_JOINS, OPEN),
     "outliving their parent": Scripted(SETUP, REQUESTS, (), samples(2, PROMISE, EOS), SKEWED),
 }
 

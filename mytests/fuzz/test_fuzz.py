@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fuzzer finds trees with joins on the engine that is installed, and would find a fault in them."""
+"""The fuzzer finds joins and injected KV to be right on the engine that is installed, and would find a fault."""
 
 import sys
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 import mytests.fuzz.fuzzing as fuzzer
-from mytests.fuzz.draw import histories
+from mytests.fuzz.draw import histories, injected
 from mytests.fuzz.fuzzing import SECONDS, Failure, History, Request, Setup, Tally, fuzz, replay
 from mytests.fuzz.planting import planted
 from mytests.fuzz.run import MIN_HISTORIES, MIN_JOINS
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.model
 
 
 # A seed draws other histories on each engine.
-SHORT_SEED, PLANTED_SEED, SIZES = (2, 4, (8, 30)) if IS_V1 else (4, 6, (8, 50))
+SHORT_SEED, PLANTED_SEED, INJECTED_SEED, SIZES = (2, 4, 4, (8, 30)) if IS_V1 else (4, 6, 5, (8, 50))
 
 
 @pytest.mark.floats
@@ -100,6 +100,26 @@ def test_a_planted_fault_is_found(name: str, among: st.SearchStrategy[Any], mess
         if name not in FAILS_ONCE:
             with pytest.raises(type(cause)):
                 exec(told.value.script)
+
+
+@pytest.mark.floats
+@sizes(8, 30)
+def test_injected_kv_is_as_the_oracle_says(size: int) -> None:
+    """Under pressure, with aborts and priorities; they go on until some have lost what was injected."""
+
+    def is_enough(seen: Tally) -> bool:
+        return seen.histories >= size and seen.injected > 500 and seen.lost_injected > 0 and seen.replaced > 0
+
+    assert is_enough(fuzz(SECONDS, INJECTED_SEED, 200, among=injected(), is_enough=is_enough))
+
+
+@pytest.mark.floats
+@pytest.mark.full
+def test_a_planted_fault_in_injected_kv_is_found() -> None:
+    """KV at other positions than the join's own."""
+    with planted("joined-after-the-last-child"), pytest.raises(Failure) as told:
+        fuzz(SECONDS, INJECTED_SEED, 200, shrinks=False, among=injected())
+    assert told.value.__cause__ is not None
 
 
 def test_an_engine_that_cannot_be_opened_leaves_nothing_to_the_next() -> None:

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the fuzzer's oracles are made of, on plain values."""
+"""What the fuzzer is made of: its oracles on plain values, and faults that are really planted."""
 
 import pytest
 import torch
 
+from mytests.fuzz.faults import FAULTS, Edit
 from mytests.fuzz.params import Params
+from mytests.fuzz.planting import changed, planted
 from mytests.fuzz.sampling import Cut
+from sequence_hooks.tree.merge import num_tokens
 
 
 class TestCut:
@@ -23,3 +26,17 @@ class TestCut:
         """Until they are likely enough together; what is next to the limit may be in or out."""
         cut = Cut.of(torch.tensor([0.7, 0.2, 0.1]).log(), Params(temperature=1.0, top_p=top_p))
         assert (int(cut.logprobs.isfinite().sum()), cut.is_sure) == (num_kept, is_sure)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_finds_what_it_replaces(name: str) -> None:
+    """A refactoring that moves a function moves its fault."""
+    with planted(name):
+        pass
+
+
+def test_it_is_there_wherever_the_function_was_imported() -> None:
+    """And afterwards it is gone."""
+    with changed(Edit("sequence_hooks.tree.merge:num_tokens", "", "return -1")):
+        assert num_tokens([]) == -1
+    assert num_tokens([]) == 0

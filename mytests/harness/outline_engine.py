@@ -154,25 +154,10 @@ class _Child:
         return ChildDelta(*place, text_of(new), tuple(new), reason, self.label, ending, logprobs)
 
     def output(self) -> ChildOutput:
-        none: Any = ()
-        end = {"finish_reason": self.expansion.finish_reason, "failed": False, "finished_time": 0.0}
-        return ChildOutput(
-            request_id=f"r_child_{self.number}",
-            spawn_position=self.position,
-            num_shared=0,
-            prefix_token_ids=self.prefix,
-            is_detached=False,
-            text="",
-            token_ids=tuple(self.all_ids),
-            logprobs=None,
-            result_token_ids=self.expansion.token_ids,
-            children=none,
-            segments=none,
-            joins=none,
-            spawn_time=0.0,
-            label=self.label,
-            **end,  # type: ignore[arg-type]
-        )
+        fields: dict[str, Any] = dict.fromkeys(("children", "segments", "joins"), ())
+        fields |= {"spawn_time": 0.0, "finished_time": 0.0, "label": self.label}
+        begin = f"r_child_{self.number}", self.position, 0, self.prefix, False, "", tuple(self.all_ids), None
+        return ChildOutput(*begin, self.expansion.token_ids, self.expansion.finish_reason, False, **fields)
 
 
 class Player:

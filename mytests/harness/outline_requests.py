@@ -18,16 +18,8 @@ SKELETON = SpecialKwargs(protocol="skeleton")
 POINTS = {"point_tokens": 160, "end_at_join": 1, "hooks": 1, "stream_children": 1, "tell_segments": 1}
 """What a request is given."""
 
-PARAMS: dict[str, Any] = {
-    "output_kind": Kind.FINAL_ONLY,
-    "stop": "a",
-    "stop_token_ids": [7],
-    "include_stop_str_in_output": True,
-    "min_tokens": 0,
-    "n": 1,
-    "logprobs": None,
-    "max_tokens": 500,
-}
+PARAMS: dict[str, Any] = {"output_kind": Kind.FINAL_ONLY, "min_tokens": 0, "max_tokens": 500, "n": 1, "logprobs": None}
+PARAMS |= {"stop": "a", "stop_token_ids": [7], "include_stop_str_in_output": True}
 
 
 class Request:

@@ -12,16 +12,8 @@ from mytests.harness.training_trees import Entry
 from sequence_hooks.training import Merge, Moving, TreeBatch, additive_mask, kv_copies, register_attention
 
 VOCABULARY = 128
-SHAPE: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "initializer_range": 0.2,
-}
+SHAPE: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "initializer_range": 0.2}
 FAMILIES = ("llama", "qwen3")
 WAYS: list[tuple[Merge, Moving]] = [
     ("concatenate", "computed"),

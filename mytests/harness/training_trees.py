@@ -209,13 +209,7 @@ def _node(tree: TokenTree, has_kv: bool) -> Any:
     for child in children:
         # One that shares nothing may have begun with any token.
         child.output.spawn_position = max(1, child.output.num_shared - tree.num_prompt)
-    return SimpleNamespace(
-        name=tree.name,
-        # What is shared is its parent's.
-        prompt=(*[0] * tree.num_shared, *tree.prompt_token_ids),
-        tokens=tree.output_token_ids,
-        segments=tree.segments,
-        result=tree.result,
-        output=output,
-        children=children,
-    )
+    # What is shared is its parent's.
+    tokens = {"prompt": (*[0] * tree.num_shared, *tree.prompt_token_ids), "tokens": tree.output_token_ids}
+    sampled = {"segments": tree.segments, "result": tree.result, **tokens}
+    return SimpleNamespace(name=tree.name, output=output, children=children, **sampled)

@@ -74,13 +74,8 @@ class TestDeltas:
     def test_a_parent_that_waits_at_its_end_has_not_stopped(self) -> None:
         """Its stop reason comes with its finish reason, after its children's results."""
         engine = SurgicalEngine(SYNC_HOOKS)
-        with begun(
-            engine,
-            plan(r="!q", r_child_0="BC"),
-            lambda: engine.statuses().get("r") == "BLOCKED",
-            output_kind=RequestOutputKind.DELTA,
-            stop_token_ids=[ord("q")],
-        ):
+        params = {"output_kind": RequestOutputKind.DELTA, "stop_token_ids": [ord("q")]}
+        with begun(engine, plan(r="!q", r_child_0="BC"), lambda: engine.statuses().get("r") == "BLOCKED", **params):
             assert engine.outputs["r"].outputs[0].stop_reason is None
         assert finished(engine).stop_reason == ord("q")
 

@@ -24,6 +24,9 @@ from sequence_hooks.config.limits import Limits, limits_of
 DEEP = dataclasses.replace(HOOKS, max_child_depth=3)
 
 
+BELOW = "!z", ("!y", ("!x", "w"))
+
+
 def asking(**extra_args: Any) -> dict[str, Any]:
     """The parameters of a request with these arguments."""
     return {"extra_args": extra_args}
@@ -37,28 +40,15 @@ def asking(**extra_args: Any) -> dict[str, Any]:
         "on": Case(SYNC_HOOKS, "!.b", "A", params=asking(hooks=1), num_children=1),
         "True": Case(SYNC_HOOKS, "!.b", "A", params=asking(hooks=True), num_children=1),
         "no arguments": Case(SYNC_HOOKS, "!.b", "A", params={"extra_args": None}, num_children=1),
-        "others": Case(SYNC_HOOKS, "!.b", "A", params=asking(somebody="else's"), num_children=1),
-    }
-)
-def test_a_request_can_switch_hooks_off(case: Case) -> None:
-    """For itself alone; its hook tokens are ordinary ones then. They are on otherwise, whatever arguments it has."""
-    case.check()
-
-
-BELOW = "!z", ("!y", ("!x", "w"))
-
-
-@pytest.mark.rule(2)
-@rules(
-    {
+        "arguments of others": Case(SYNC_HOOKS, "!.b", "A", params=asking(somebody="else's"), num_children=1),
         "depth 0": Case(DEEP, *BELOW, params=asking(max_child_depth=0), text="z"),
         "depth 1": Case(DEEP, *BELOW, params=asking(max_child_depth=1), text="yz"),
         "depth 2": Case(DEEP, *BELOW, params=asking(max_child_depth=2), text="xyz"),
         "children": Case(SYNC_HOOKS, "!!.z", "ABCDEF", params=asking(max_children=1), num_children=1),
     }
 )
-def test_a_request_may_have_tighter_limits(case: Case) -> None:
-    """Children inherit those of their request; max_children limits the unfinished children of one parent."""
+def test_a_request_may_switch_hooks_off_or_have_tighter_limits(case: Case) -> None:
+    """Hook tokens are ordinary ones then; children inherit its limits, of which max_children is of each parent."""
     case.check()
 
 

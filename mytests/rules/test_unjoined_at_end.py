@@ -2,7 +2,6 @@
 """With ``unjoined_at_end="cancel"`` a sequence ends without its unjoined children; see also `test_cancelled.py`."""
 
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,8 @@ dropping = partial(hooks_with, unjoined_at_end="cancel")
 
 NAMED = {FORK: own("Named")}
 ALONE = dropping(handlers=NAMED, child_context="none", child_prefix_token_ids=(4,))
+INJECTS = dropping(child_merge_strategy="kv_inject")
+OVERLAPS = dropping(child_merge_strategy="kv_inject", position_rule="overlap")
 
 
 @pytest.mark.rule(19)
@@ -32,23 +33,6 @@ def test_what_is_unjoined_is_cancelled(case: Case) -> None:
     (child,) = output.children
     assert (output.text.rstrip("c"), output.joins, ends(output)) == ("ab", (), "cancelled")
     assert len(child.token_ids) < 6 and child.result_token_ids == ()
-
-
-@pytest.mark.rule(19)
-@rules(
-    {
-        "its own": Case(
-            ALONE, "!" + "a" * 40, LONG, sizes={"max_model_len": 16}, finish_reason="length", ends="cancelled",
-        ),
-        "a join by name": Case(
-            ALONE, "!!0*b", "A" * 16, "B" * 19,
-            sizes={"max_model_len": 24}, finish_reason="length", ends="stop cancelled",
-        ),
-    }
-)  # fmt: skip
-def test_the_models_length_is_an_end_like_others(case: Case) -> None:
-    """By whatever a sequence has come there."""
-    case.check()
 
 
 @pytest.mark.rule(19)
@@ -75,6 +59,15 @@ def test_nobody_is_awaited() -> None:
             dropping(join_when=1), "!!.b!!cdefg", LONG, "BBBBB", "C", LONG,
             text="BBBBBbcdefg", ends="cancelled stop late cancelled",
         ),
+        "the model's length": Case(
+            ALONE, "!" + "a" * 40, LONG, sizes={"max_model_len": 16}, finish_reason="length", ends="cancelled",
+        ),
+        "the model's length, by a join by name": Case(
+            ALONE, "!!0*b", "A" * 16, "B" * 19,
+            sizes={"max_model_len": 24}, finish_reason="length", ends="stop cancelled",
+        ),
+        "KV is kept for no join": Case(INJECTS, "!!abcdefg", "VW", LONG, text="abcdefg", ends="late cancelled"),
+        "KV is kept, to overlap": Case(OVERLAPS, "!!abcdefg", "VW", LONG, text="abcdefg", ends="late cancelled"),
     }
 )  # fmt: skip
 def test_what_a_sequence_asks_for_it_gets_as_ever(case: Case) -> None:
@@ -98,11 +91,3 @@ def test_a_budget_cancels_what_nobody_waits_for() -> None:
     first, second = output.children
     assert (first.cancelled, second.cancelled, second.finish_reason) == (True, False, "length")
     assert (output.text, output.finish_reason) == ("1*" + second.text, "length")
-
-
-@pytest.mark.rule(19)
-@pytest.mark.parametrize("rule", ["sequential", "overlap"])
-def test_what_is_kept_of_it_is_given_back(rule: Any) -> None:
-    """A child that has finished before keeps its KV for a join that does not come."""
-    hooks = dropping(child_merge_strategy="kv_inject", position_rule=rule)
-    Case(hooks, "!!abcdefg", "VW", LONG, text="abcdefg", ends="late cancelled").check()

@@ -11,16 +11,12 @@ from mytests.harness.tiers import names
 from sequence_hooks.check.layers import CHUNK, FULL, STATE, WINDOW, Layers
 
 KINDS = {
-    "qwen3": (FULL,),
-    "glm4": (FULL,),
-    "minicpm3": (FULL,),
-    "gemma3_text": (FULL, WINDOW),
-    "exaone4": (FULL, WINDOW),
+    **dict.fromkeys(("qwen3", "glm4", "minicpm3"), (FULL,)),
+    **dict.fromkeys(("gemma3_text", "exaone4"), (FULL, WINDOW)),
     "mistral": (WINDOW,),
     "llama4_text": (FULL, CHUNK),
     "mamba2": (STATE,),
-    "falcon_h1": (FULL, STATE),
-    "granitemoehybrid": (FULL, STATE),
+    **dict.fromkeys(("falcon_h1", "granitemoehybrid"), (FULL, STATE)),
 }
 SHORT = ("gemma3_text",)
 

@@ -56,15 +56,6 @@ def test_the_sampler_is_extended(engine: Any) -> None:
     assert [type(each) for each in processors].count(ours) == 1
 
 
-def test_a_resume_computes_what_was_merged_and_one_token(engine: Any) -> None:
-    """The parent's KV has stayed."""
-    prompts = sure_prompts(NUM_PROMPTS, 8, engine.mode)
-    for output in engine.generate(prompts, GREEDY, use_tqdm=False):
-        (completion,) = output.outputs
-        assert isinstance(completion, CompletionOutput)
-        assert [join.num_prefill - join.num_merged for join in completion.joins] == [1] * len(completion.joins)
-
-
 def test_logprobs_tell_the_tokens(engine: Any) -> None:
     """Each position has an entry of its token and of others, but for separators: they have theirs alone, which is 0."""
     params = GREEDY.clone()

@@ -127,18 +127,16 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
             sampling_params.max_tokens = self.max_model_len - len(prompt)
         sampling_params.update_from_generation_config({}, EOS)
         lora = LoRARequest(f"adapter {adapter}", adapter, "no such folder") if adapter else None
+        nothing: dict[str, Any] = dict.fromkeys(("mm_features", "pooling_params", "cache_salt", "data_parallel_rank"))
         new = EngineCoreRequest(
             request_id=request_id,
             prompt_token_ids=ids(prompt),
-            mm_features=None,
             sampling_params=sampling_params,
-            pooling_params=None,
             arrival_time=0.0,
             lora_request=lora,
-            cache_salt=None,
-            data_parallel_rank=None,
             priority=priority,
             external_req_id=request_id,
+            **nothing,
         )
         self._kinds[request_id] = sampling_params.output_kind
         self.output_processor.add_request(new, prompt)

@@ -35,16 +35,8 @@ _START, _END, _PAD = _OF_PADDLE = ("<|IMAGE_START|>", "<|IMAGE_END|>", "<|IMAGE_
 _SIDE = 56
 """Of an image, in pixels: two by two of tokens."""
 
-_TEXT: dict[str, Any] = {
-    "hidden_size": 128,
-    "intermediate_size": 256,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "bos_token_id": None,
-    "initializer_range": 0.2,
-}
+_TEXT: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "bos_token_id": None}
+_TEXT |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "initializer_range": 0.2}
 _VISION: dict[str, Any] = {"intermediate_size": 64, "hidden_size": 32, "patch_size": 14}
 
 
