@@ -8,12 +8,13 @@ Tests marked "model" run only with --all. Other arguments are passed to pytest:
 import argparse
 import inspect
 import sys
+from typing import Any
 
 import pytest
 
 
 class Statements:
-    """A plugin of pytest: how a case has ended is told with the first paragraph of its test's docstring."""
+    """A plugin of pytest: tells how a case has ended with what its test states, and the command that repeats it."""
 
     def __init__(self) -> None:
         self._by_case: dict[str, str] = {}
@@ -26,6 +27,10 @@ class Statements:
         if report.when != "call":
             return None
         return report.outcome, "", f"{report.outcome.upper()}  {self._by_case.get(report.nodeid, '')}"
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        for report in (*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")):
+            terminalreporter.line(f"python -m pytest {report.nodeid}")
 
 
 def main() -> int:
