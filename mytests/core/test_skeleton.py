@@ -15,8 +15,7 @@ from sequence_hooks.protocols.skeleton import handler
 def asked(text: str, **arguments: Any) -> Actions:
     """What is done about the last token of ``text``."""
     *before, last = ids(text)
-    event = TokenEvent(last, "r", (), tuple(before), 0, 0, 3, arguments=arguments)
-    return handler(TOKENIZER).on_token(event)
+    return handler(TOKENIZER).on_token(TokenEvent(last, "r", (), tuple(before), 0, 0, 3, arguments=arguments))
 
 
 class TestOutline:

@@ -241,8 +241,7 @@ def histories(
     )
     streams = st.sampled_from(["CUMULATIVE", "DELTA", "FINAL_ONLY"])
     requests = draw(st.lists(st.tuples(request, st.just(setup), streams), min_size=1, max_size=6))
-    aborts = st.builds(Abort, step=st.integers(0, 60), place=st.integers(0, 40))
-    drawn = draw(st.lists(aborts, max_size=3).map(tuple))
+    drawn = draw(st.lists(st.builds(Abort, step=st.integers(0, 60), place=st.integers(0, 40)), max_size=3).map(tuple))
     architecture = draw(st.sampled_from(architectures))
     if architecture != LLAMA:
         # There are no adapters for it.

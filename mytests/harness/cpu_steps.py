@@ -163,8 +163,7 @@ class Step:
         hidden = distance < 0
         if heads.sliding_window is not None:
             hidden |= distance >= heads.sliding_window
-        weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
-        return torch.einsum("hqk,khd->qhd", weights, value)
+        return torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), value)
 
     def assert_matches(self, output: torch.Tensor) -> None:
         expected, largest = self.reference()

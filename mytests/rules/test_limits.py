@@ -136,8 +136,7 @@ class TestLimits:
             return 0.0
 
         monkeypatch.setattr(misspellings, "_likeness", likeness)
-        names = ["max_children" * 1000, *(f"max_{number}" for number in range(100_000))]
-        limits_of(DEEP, dict.fromkeys(names, 1))
+        limits_of(DEEP, dict.fromkeys(["max_children" * 1000, *(f"max_{number}" for number in range(100_000))], 1))
         assert 0 < len(compared) < 5000
         assert max(map(len, compared)) <= 30
 

@@ -44,8 +44,7 @@ def test_what_is_missing_is_logged(
     hooks: SpecialKwargs, script: str, messages: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """In one line with the id of the sequence, however many faults there are; if nothing is missing, in none."""
-    engine = SurgicalEngine(hooks, max_model_len=24)
-    completed(engine, prompt="p" * 8, r=script, r_child_0="B" * 9, r_child_1="C" * 9)
+    completed(SurgicalEngine(hooks, max_model_len=24), prompt="p" * 8, r=script, r_child_0="B" * 9, r_child_1="C" * 9)
     assert [record.getMessage() for record in logged(caplog)] == messages
 
 

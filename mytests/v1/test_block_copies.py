@@ -33,8 +33,7 @@ def state(of_layer: torch.Tensor, length: int) -> torch.Tensor:
 
 def runner(*caches: torch.Tensor) -> Any:
     """What `attach` reads of a model runner."""
-    config = SimpleNamespace(num_blocks=BLOCKS)
-    return SimpleNamespace(kv_caches=list(caches), kv_cache_config=config)
+    return SimpleNamespace(kv_caches=list(caches), kv_cache_config=SimpleNamespace(num_blocks=BLOCKS))
 
 
 @LAYER_AFTER_LAYER

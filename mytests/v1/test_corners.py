@@ -71,8 +71,7 @@ def test_after_a_join_prompt_logprobs_keep_nobody_from_the_prefix_cache(asked: d
 
 def test_one_that_runs_alone_is_not_preempted_for_itself() -> None:
     """It would begin again and come as far, for ever; what waits gives up KV for it, under "preserve" too."""
-    prefix = tuple(map(ord, "##"))
-    hooks = dataclasses.replace(SYNC_HOOKS, blocked_kv_policy="preserve", child_prefix_token_ids=prefix)
+    hooks = dataclasses.replace(SYNC_HOOKS, blocked_kv_policy="preserve", child_prefix_token_ids=tuple(map(ord, "##")))
     layers = ("full", "state")
     engine = SurgicalEngine(hooks, layers=layers, num_blocks=17, max_model_len=32, max_num_batched_tokens=2)
     for name, length in {"r": 9, "s": 12}.items():

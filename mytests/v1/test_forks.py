@@ -108,8 +108,7 @@ class TestStates:
     ) -> None:
         """It computes what was merged, and its last token, if no step in flight has; without results, all anew."""
         engine = SurgicalEngine(replace(HOOKS, child_merge_strategy=merge), layers=layers)
-        output = completed(engine, prompt="p" * 9, r="ab!c", r_child_0="BCDEF")
-        (join,) = output.joins
+        (join,) = completed(engine, prompt="p" * 9, r="ab!c", r_child_0="BCDEF").joins
         assert (join.num_merged, join.num_prefill) == (num_merged, num_in_flight if engine.is_async else num_prefill)
 
     def test_an_evicted_parent_goes_on_from_the_state_that_is_found(self, layers: tuple[str, ...]) -> None:

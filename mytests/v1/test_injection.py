@@ -34,9 +34,8 @@ class TestGlueRequests:
         script = plan(r="!.zz", **{f"r_child_{k}": "ABCD" for k in range(4)})
         with begun(engine, script, lambda: bool(engine.scheduler._injection.glue)):
             steps = engine.step(script)
-            assert [(each.request_id, each.num_tokens) for each in steps] == [
-                ("r_glue_7", 1), ("r_glue_12", 1), ("r_glue_17", 1), ("r_glue_22", 1), ("r", 1),
-            ]  # fmt: skip
+            computed = [*(f"r_glue_{index}" for index in (7, 12, 17, 22)), "r"]
+            assert [(each.request_id, each.num_tokens) for each in steps] == [(name, 1) for name in computed]
         assert (finished(engine).text, prefilled(engine)) == ("\n".join(["ABCD"] * 4) + "zz", [5])
 
     @pytest.mark.parametrize("seqs", [1, 2, 3])

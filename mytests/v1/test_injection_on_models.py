@@ -51,6 +51,5 @@ def two_threads() -> Iterator[None]:
 @pytest.mark.usefixtures("two_threads")
 def test_sinks_and_windows_with_several_threads() -> None:
     """Contexts of a hundred tokens are so long that upstream would split them."""
-    history = MANY_CHILDREN["skewed"].under(architecture="gpt_oss")
-    _, layouts = run_and_check(history)
+    _, layouts = run_and_check(MANY_CHILDREN["skewed"].under(architecture="gpt_oss"))
     assert max(len(layout.tokens) for layout in layouts) > 128

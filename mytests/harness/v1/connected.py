@@ -60,8 +60,7 @@ def run(case: str, folder: str | None) -> tuple[list[Any], int, bool]:
         core.abort_request(["gone"])
         outputs = [each.outputs[0] for each in engine.generate(sure_prompts(4, 7, "sync"), GREEDY, use_tqdm=False)]
         trees = [[each.token_ids, *(list(child.token_ids) for child in each.children)] for each in outputs]
-        is_injected = any(join.num_prefill < join.num_merged for each in outputs for join in each.joins)
-        return trees, sum(counts), is_injected
+        return trees, sum(counts), any(join.num_prefill < join.num_merged for each in outputs for join in each.joins)
 
 
 def _counted(scheduler: Any) -> list[int]:
