@@ -2,6 +2,7 @@
 """The positions of contexts in which results overlap."""
 
 from sys import maxsize
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ class TestOverlapping:
         ids=["its-picture", "without-a-last-text", "with-a-prefix", "without-a-strand", "text-alone", "nothing"],
     )
     def test_each_result_begins_where_its_child_did(
-        self, spans: list[Span], strands: dict[str, int], positions: list[int]
+        self, spans: list[Span], strands: dict[str, Any], positions: list[int]
     ) -> None:
         """What closes a result follows it, and what comes last, or the next token, follows the furthest token."""
         assert after(*spans, **strands) == positions

@@ -59,7 +59,7 @@ class Notation:
 MAX_STEPS = 1500
 
 
-def run(notation: Notation, others: str = "", prompts: Prompts | None = None, **texts: str) -> SurgicalEngine:
+def run(notation: Notation, others: str = "", prompts: Any = None, **texts: str) -> SurgicalEngine:
     """An engine that has run one request, and its children, on these texts; see `Notation.stream`."""
     engine = notation.engine(prompts)
     engine.run(notation.stream(others, **texts), MAX_STEPS)
