@@ -34,5 +34,5 @@ def test_a_client_waits_for_none() -> None:
     """All that requests may need are compiled; one that cannot be is told to whoever asks for it."""
     config, grammars = copy(base_config()), Grammars()
     config.additional_config = engine_args(SKELETON)["additional_config"]
-    ChildRequests.of(config, grammars, tokenizer=None).compile(regexes(SKELETON))
+    ChildRequests.of(config, grammars, tokenizer=None).compile(regexes(SKELETON))  # type: ignore[arg-type]
     assert grammars.asked == regexes(SKELETON)
