@@ -2,8 +2,8 @@
 """Reinforcement learning on the trees of a real language model: its adapter learns to answer briefly and in form.
 
 The engine serves the base model with the adapter in its weights, and gets both again after each step. A child is
-rewarded if it ends by itself within few tokens, by the share of its 3-grams that it does not repeat; the parent, if the
-tree is whole: an outline with a promise for each point, children that have ended, and a closing sentence.
+rewarded if it ends by itself within few tokens and says something without repeating itself; the parent, if the tree is
+whole: an outline with a promise for each point, children that have ended, and a closing sentence.
 
 Usage: `python examples/rl_on_language.py BASE_FOLDER MERGED_FOLDER [--steps 10]`
 """
@@ -31,6 +31,10 @@ CHILD_TOKENS = 64
 """The trained adapter's children take 50, and one in four has not ended by then."""
 
 
+FEW_WORDS = 12
+"""Without such a bound, a step is enough to learn to say nothing."""
+
+
 def adapted_model(base: Path, adapter: Path) -> Any:
     """The base model with the adapter, which alone learns."""
     from peft import PeftModel
@@ -51,6 +55,11 @@ def weights_of(model: Any) -> dict[str, Any]:
     return weights
 
 
+def worth_of(text: str) -> float:
+    """The share of a text's 3-grams that it does not repeat, and less of one with few words."""
+    return distinct(text) * min(1.0, len(text.split()) / FEW_WORDS)
+
+
 def task_of(model: Any, tokenizer: Any, prompts: int, samples: int) -> Task:
     """The same questions in each step; the score is 0 for a tree that is not whole."""
     asked = random.Random(0).sample(questions("train"), prompts)
@@ -65,7 +74,7 @@ def task_of(model: Any, tokenizer: Any, prompts: int, samples: int) -> Task:
     def rewards_of(_output: Any, completion: Any) -> list[float]:
         texts = [tokenizer.decode(list(child.result_token_ids)) for child in completion.children]
         pairs = zip(completion.children, texts, strict=True)
-        return [form_of(completion), *((child.finish_reason == "stop") * distinct(text) for child, text in pairs)]
+        return [form_of(completion), *((child.finish_reason == "stop") * worth_of(text) for child, text in pairs)]
 
     def score_of(output: Any, completion: Any) -> float:
         own, *children = rewards_of(output, completion)
@@ -80,7 +89,7 @@ def task_of(model: Any, tokenizer: Any, prompts: int, samples: int) -> Task:
         score_of=score_of,
         samples=samples,
         max_tokens=MAX_TOKENS,
-        learning_rate=3e-4,
+        learning_rate=1e-4,
         row_length=1536,
     )
 

@@ -91,13 +91,13 @@ class TestReadBack:
 @pytest.mark.parametrize(
     ("given", "rewards", "score"),
     [
-        (completion(), [1, 1, 1], 1),
-        (completion(finish_reason="length"), [0, 1, 1], 0),
-        (completion(children=(said("a b c a b c"), said("long", "length"))), [0, 0.75, 0], 0),
+        (completion(), [1, 1 / 2, 1 / 3], 5 / 12),
+        (completion(finish_reason="length"), [0, 1 / 2, 1 / 3], 0),
+        (completion(children=(said("a b c a b c"), said("long", "length"))), [0, 3 / 8, 0], 0),
     ],
 )
 def test_what_is_rewarded(given: SimpleNamespace, rewards: list[float], score: float) -> None:
-    """A child for ending by itself without repetition, a parent for a whole tree; that counts what its children say."""
+    """A child for ending by itself after twelve words without repetition, a parent for a whole tree."""
     task = task_of(None, Characters(), prompts=1, samples=1)
     assert task.rewards_of(None, given) == pytest.approx(rewards)
     assert task.score_of(None, given) == pytest.approx(score)
