@@ -17,6 +17,8 @@ from vllm.v1.engine import EngineCoreOutputs
 class BothLogs:
     """The log of a scheduler, and one for a front end without trees, of which each is told what the other is."""
 
+    checks_requests = False
+
     def __init__(self, special_kwargs: SpecialKwargs) -> None:
         self._log, self._flat = EventLog(), FlatLog(special_kwargs)
         self._tokens: defaultdict[str, list[int]] = defaultdict(list)
@@ -24,10 +26,6 @@ class BothLogs:
 
     def __bool__(self) -> bool:
         return bool(self._log)
-
-    def admits(self, request: Any) -> bool:
-        is_admitted: bool = self._log.admits(request)
-        return is_admitted
 
     def begin_step(self) -> None:
         self._log.begin_step()

@@ -5,7 +5,7 @@ Events travel as one more output of the engine, which only a front end with hook
 requests that it does not know. They are lists and dicts of plain values, as upstream's encoder takes them.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -31,6 +31,9 @@ from vllm.v1.request import Request
 class EventLog:
     """The events of a step, by the client that has to learn of them; a `sequence_hooks.tree.events.TreeObserver`."""
 
+    checks_requests: ClassVar[bool] = False
+    """Whether a new request has to be asked for by `admits`: no, as its front end has checked it."""
+
     def __init__(self) -> None:
         self._events: dict[int, list[list[Any]]] = {}
         self._num_before: dict[int, int] = {}
@@ -46,7 +49,7 @@ class EventLog:
         return bool(self._events or self._outputs or self._older_kv)
 
     def admits(self, request: Request) -> bool:
-        """Whether a new request is to be served: yes, as its front end has checked it."""
+        """Whether a new request is to be served."""
         return True
 
     def begin_step(self) -> None:

@@ -50,6 +50,8 @@ INSERTED: Told = 0.0, 0
 class FlatLog(EventLog):
     """Gives a root what was merged, and its front end nothing of children."""
 
+    checks_requests = True
+
     def __init__(self, special_kwargs: SpecialKwargs) -> None:
         super().__init__()
         self._special_kwargs = special_kwargs

@@ -107,7 +107,7 @@ class HookScheduler(PausedScheduler):
 
     def add_request(self, request: Request) -> None:
         """As upstream; a front end's resumption of a sequence is not queued."""
-        if not self._events.admits(request):
+        if self._events.checks_requests and not self._events.admits(request):
             return
         resumption = (params_of(request).extra_args or {}).get(RESUME)
         if resumption is None:
