@@ -78,22 +78,19 @@ _PROMISES = '<promise topic="a"/> <promise topic="b"/><sync/>'
 _ASYNC = f"{_PROMISES}<async>A</async><async>A</async> on"
 _FORKS = "<FORK-1>a</FORK-1><FORK-2>b</FORK-2><JOIN-2>"
 _ANSWERS = f"{_FORKS}A</JOIN-2> on<JOIN-1>A</JOIN-1>"
-_MISMATCHED = "<FORK-1>a</FORK-2><JOIN-1>"
 _FOUND = f"<Sub Searches>{_APR_RESULT.format(0)}{_APR_RESULT.format(1)}\n<End Sub Searches>\nso"
-_NO_CALLS = "<Calling Sub Searches>\n<End Calling Sub Searches>"
-_NO_OUTLINES = "<Outlines><Outline>a</Outline></Outlines>"
 
 PLAYS: Mapping[str, Play] = {
     play.notation.name: play
     for play in (
-        Play(notations.NPR, f"{_GUIDELINE}on", "A", "</step>", _STEPS, "<plan>1: a</plan></guideline>"),
-        Play(notations.MULTIVERSE, f"{_GOAL}on", "A", "</Path>", _PATHS, "<Goal></Goal>"),
-        Play(notations.THREADWEAVER, f"{_OUTLINES}on", " A\n", "</Thread>", _THREADS, _NO_OUTLINES),
-        Play(notations.PARALLEL_R1, "so <Parallel>on", "A", "</Path>", _PARALLEL, "<Path></Path></Parallel>"),
-        Play(notations.PASTA, f"{_PROMISES} on", "A", "</async>", _ASYNC, "a<br/><sync/>b"),
-        Play(notations.ASYNCTHINK, f"{_FORKS} on<JOIN-1>", "<RETURN>A", "</RETURN>", _ANSWERS, _MISMATCHED),
-        Play(notations.HPD, "a<FORK>b<FORK>", "A", "<|im_end|>", "a<CHILD>Ab<CHILD>A", "a<CHILD>b<|im_end|>"),
-        Play(notations.PADOC, "a[fork]b[fork]", "A", "", "aAbA", "[for]k"),
-        Play(notations.APR, f"{_SEARCH}so", "No solution found.", "", f"{_SEARCH}{_FOUND}", _NO_CALLS),
+        Play(notations.NPR, f"{_GUIDELINE}on", "A", "</step>", _STEPS),
+        Play(notations.MULTIVERSE, f"{_GOAL}on", "A", "</Path>", _PATHS),
+        Play(notations.THREADWEAVER, f"{_OUTLINES}on", " A\n", "</Thread>", _THREADS),
+        Play(notations.PARALLEL_R1, "so <Parallel>on", "A", "</Path>", _PARALLEL),
+        Play(notations.PASTA, f"{_PROMISES} on", "A", "</async>", _ASYNC),
+        Play(notations.ASYNCTHINK, f"{_FORKS} on<JOIN-1>", "<RETURN>A", "</RETURN>", _ANSWERS),
+        Play(notations.HPD, "a<FORK>b<FORK>", "A", "<|im_end|>", "a<CHILD>Ab<CHILD>A"),
+        Play(notations.PADOC, "a[fork]b[fork]", "A", "", "aAbA"),
+        Play(notations.APR, f"{_SEARCH}so", "No solution found.", "", f"{_SEARCH}{_FOUND}"),
     )
 }

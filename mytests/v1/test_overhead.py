@@ -66,7 +66,7 @@ def lines_of_ours(num_trees: int, **fields: Any) -> int:
 
 def decoding(num_requests: int, is_async: bool) -> SurgicalEngine:
     """An engine with hooks and so many requests, none of which has a tree."""
-    engine = SurgicalEngine(SYNC_HOOKS, is_async=is_async, num_blocks=200)
+    engine = SurgicalEngine(SYNC_HOOKS, is_async=is_async, num_blocks=200, is_compared=False)
     for number in range(num_requests):
         engine.add(f"r{number}", prompt=f"prompt {number}")
     for _ in range(3):

@@ -21,6 +21,7 @@ from sequence_hooks.results import Waiting
 from sequence_hooks.serving.live.trees import LiveRequests, Tree
 from sequence_hooks.tree.positions import PLAIN, Positions
 from sequence_hooks.v1.core.children import ChildRequests
+from sequence_hooks.v1.core.event_log import EventLog
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.frontend import live
 from sequence_hooks.v1.frontend.output_processor import HookOutputProcessor
@@ -76,6 +77,9 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
     weight_version: str | None = None
     """The version of its weights, which upstream tells with each step; None before 0.32."""
 
+    is_compared: bool = True
+    """Whether what it tells its front end is held against what it would tell one without trees."""
+
     log_stats: bool = True
     iterations: list[IterationStats] = field(default_factory=list)
     """Upstream's statistics of each step, as the front end counts them."""
@@ -93,11 +97,15 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
         kv = KVCacheConfig(self.num_blocks + 1, [], groups)
         grammars = StructuredOutputManager(config)
         children = ChildRequests.of(config, grammars, self.tokenizer or Detokenizable(), self.vocab_size)
-        self._logs, self._kinds = BothLogs(self.special_kwargs), dict[str, RequestOutputKind]()
+        self._logs = BothLogs(self.special_kwargs) if self.is_compared else None
+        self._kinds: dict[str, RequestOutputKind] = {}
         # The tokenizer of a test is not its model's.
         with (
             patch.object(ChildRequests, "of", return_value=children),
-            patch(f"{HookScheduler.__module__}.event_log_of", return_value=self._logs),
+            patch(
+                f"{HookScheduler.__module__}.event_log_of",
+                return_value=EventLog() if self._logs is None else self._logs,
+            ),
         ):
             self.scheduler = HookScheduler(config, kv, grammars, block_size=self.block_size, log_stats=self.log_stats)
         check_counts(self.scheduler)
@@ -264,7 +272,8 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
             self.step({})
         assert_no_request_left(self.scheduler, self.output_processor)
         assert not self.worker.tokens and not self.worker.tables
-        self._logs.assert_empty()
+        if self._logs is not None:
+            self._logs.assert_empty()
 
     def _chooser(self, tokens: Tokens) -> Callable[[str, list[int]], int]:
         choose = chooser(tokens)
@@ -294,7 +303,7 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
             self.scheduler.finish_requests(processed.reqs_to_abort, RequestStatus.FINISHED_ABORTED)
             self.hand_out(processed.request_outputs)
             for each in processed.request_outputs:
-                if each.finished:
+                if each.finished and self._logs is not None:
                     self._logs.check(each, self._kinds[each.request_id])
         if outputs.scheduler_stats is not None:
             self.scheduler_stats.append(outputs.scheduler_stats)
