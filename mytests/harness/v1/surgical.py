@@ -98,14 +98,12 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
         grammars = StructuredOutputManager(config)
         children = ChildRequests.of(config, grammars, self.tokenizer or Detokenizable(), self.vocab_size)
         self._logs = BothLogs(self.special_kwargs) if self.is_compared else None
+        log = EventLog() if self._logs is None else self._logs
         self._kinds: dict[str, RequestOutputKind] = {}
         # The tokenizer of a test is not its model's.
         with (
             patch.object(ChildRequests, "of", return_value=children),
-            patch(
-                f"{HookScheduler.__module__}.event_log_of",
-                return_value=EventLog() if self._logs is None else self._logs,
-            ),
+            patch(f"{HookScheduler.__module__}.event_log_of", return_value=log),
         ):
             self.scheduler = HookScheduler(config, kv, grammars, block_size=self.block_size, log_stats=self.log_stats)
         check_counts(self.scheduler)
