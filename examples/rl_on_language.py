@@ -89,7 +89,7 @@ def task_of(model: Any, tokenizer: Any, prompts: int, samples: int) -> Task:
         score_of=score_of,
         samples=samples,
         max_tokens=MAX_TOKENS,
-        learning_rate=5e-5,
+        learning_rate=1e-4,
         row_length=1536,
     )
 
