@@ -6,6 +6,7 @@ import os
 import platform
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import pytest
@@ -40,15 +41,16 @@ def rust(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         program = Path(wheel.extract("vllm/vllm-rs", folder))
     program.chmod(0o755)
     log, chosen = folder / "log", {"VLLM_USE_RUST_FRONTEND": "1", "VLLM_RUST_FRONTEND_PATH": str(program)}
+    settings: dict[str, Any] = {"log": log, **ENVIRONMENT, **chosen}
     command = [*COMMAND, MODEL, "--api-key", KEY, "--special-kwargs", json.dumps(FIELDS)]
-    with server(*command, use_v1=USE_V1, log=log, **ENVIRONMENT, **chosen) as address:
+    with server(*command, use_v1=USE_V1, **settings) as address:
         yield Server(address, log, folder, spans=None)  # type: ignore[arg-type]
 
 
 def test_a_client_gets_what_was_sampled_and_merged(rust: Server) -> None:
     """As one row, in a stream too: that of an engine in process."""
     (output,) = open_engine(FIELDS).generate([PROMPT], GREEDY, use_tqdm=False)
-    (expected,) = output.outputs
+    expected: Any = output.outputs[0]
     assert expected.children
     asked = {**arguments(return_token_ids=True), "prompt": PROMPT, "logprobs": 0}
     choice = rust.choice(**asked)

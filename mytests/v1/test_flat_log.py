@@ -67,5 +67,5 @@ def test_a_bad_request_ends_with_an_error(given: Request, reason: str, caplog: p
 def test_the_core_has_the_log_of_its_front_end(noted: dict[str, bool], kind: type[EventLog]) -> None:
     """As the process that has started the engine has noted."""
     config = config_with({"promise_token_id": 1})
-    config.additional_config |= noted
+    config.additional_config = {**vars(config)["additional_config"], **noted}
     assert type(event_log_of(config, HOOKS)) is kind

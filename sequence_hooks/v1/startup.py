@@ -58,7 +58,7 @@ def prepare(config: VllmConfig, usage_context: UsageContext | None = None) -> No
     check_child_params(special_kwargs, config)
     fields = plain_fields(special_kwargs)
     assert isinstance(config.additional_config, dict)
-    noted = {KEY: fields}
+    noted: dict[str, Any] = {KEY: fields}
     if usage_context == UsageContext.OPENAI_API_SERVER:
         noted |= {SERVES: True} | ({FLAT_FRONT_END: True} if vllm.envs.VLLM_USE_RUST_FRONTEND else {})
     config.additional_config = {**config.additional_config, **noted}

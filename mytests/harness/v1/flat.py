@@ -9,7 +9,6 @@ from sequence_hooks.tree.events import TreeEvent
 from sequence_hooks.v1.core.event_log import EventLog
 from sequence_hooks.v1.core.flat_log import FlatLog
 from sequence_hooks.v1.core.sequence import V1Branch
-from sequence_hooks.v1.frontend.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine import EngineCoreOutputs
 
@@ -51,7 +50,7 @@ class BothLogs:
                 self._logprobs[output.request_id] += output.new_logprobs.logprobs[:, 0].tolist()
         self._log.write(outputs, stats)
 
-    def check(self, output: RequestOutput, kind: RequestOutputKind) -> None:
+    def check(self, output: Any, kind: RequestOutputKind) -> None:
         """Hold a finished output against what was told without its tree; a front end cuts it at a stop string."""
         (made,) = output.outputs
         tokens, logprobs = self._tokens.pop(output.request_id, []), self._logprobs.pop(output.request_id, None)

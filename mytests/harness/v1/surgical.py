@@ -45,7 +45,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 class SurgicalEngine(BaseEngine[RequestOutput]):
     """See the module's docstring."""
 
-    scheduler: Any = field(init=False, repr=False)
+    scheduler: HookScheduler = field(init=False, repr=False)
     worker: SimulatedWorker = field(init=False, repr=False)
     tokenizer: Any = field(default_factory=Detokenizable)
     prefix_caching: bool = True
