@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mytests.harness.joins import Unshowable
+from mytests.harness.plain import Unshowable
 from sequence_hooks.text.messages import abbreviated, abbreviated_error, describe_error
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mytests.harness.handlers import hooks_with
+from mytests.harness.plain import Unshowable
 from mytests.harness.surgical import SpecialKwargs
 from sequence_hooks.handlers import Merged
 from sequence_hooks.results import ChildOutput
@@ -37,15 +38,6 @@ def stranger(children: Sequence[ChildOutput]) -> list[ChildOutput]:
 def midway(children: Sequence[ChildOutput]) -> Iterator[int]:
     yield 65
     raise RuntimeError("no second one")
-
-
-class Unshowable(Exception):
-    """An exception whose message raises, too."""
-
-    def __str__(self) -> str:
-        raise RuntimeError("no message")
-
-    __repr__ = __str__
 
 
 def raising(error: BaseException) -> Callable[..., Any]:

@@ -203,3 +203,12 @@ def decided(
     output = branch.sequence.output_token_ids
     max_len = len(branch.sequence.prompt_token_ids) + len(output) + 10
     return decide(branch, PROMISE, TriggerMatch(asks, 1), output, max_len, vocab_size)
+
+
+class Unshowable(Exception):
+    """An exception whose message raises, too."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no message")
+
+    __repr__ = __str__

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from mytests.harness.handlers import FORK, Apart, hooks_with
-from mytests.harness.joins import Unshowable, raising, returning
+from mytests.harness.joins import raising, returning
 from mytests.harness.outcomes import Case
+from mytests.harness.plain import Unshowable
 from mytests.harness.surgical import (
     EOS,
     Children,
