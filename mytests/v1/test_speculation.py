@@ -116,7 +116,6 @@ WHEN_ABORTED = {"r": "BLOCKED", "r_child_0": "RUNNING"}.items()
 
 AROUND: dict[str, tuple[SpecialKwargs, tuple[Any, ...], dict[str, Any]]] = {
     "a stop string": (SYNC_HOOKS, ("ab!cd.efSTOP", "ABC"), {"stop": ["ST"]}),
-    "a stop string before a promise": (SYNC_HOOKS, ("aST!cd.ef", "ABC"), {"stop": ["ST"]}),
     "a child's stop string": (SYNC_HOOKS, ("ab!cd.ef", "ABCSTOP"), {"stop": ["ST"]}),
     "a stop token": (SYNC_HOOKS, TWO, {"stop_token_ids": ids("d")}),
     "max_tokens": (SYNC_HOOKS, TWO, {"max_tokens": 7}),
@@ -125,6 +124,11 @@ AROUND: dict[str, tuple[SpecialKwargs, tuple[Any, ...], dict[str, Any]]] = {
     "an adapter": (SYNC_HOOKS, TWO, {}),
     "prompt logprobs": (SYNC_HOOKS, TWO, {"prompt_logprobs": 0}),
 }
+
+
+if RELEASE >= (0, 32):
+    # Before, upstream leaves the rest of the run among the tokens, with hooks or without.
+    AROUND["a stop string before a promise"] = (SYNC_HOOKS, ("aST!cd.ef", "ABC"), {"stop": ["ST"]})
 
 
 @pytest.mark.rule(0, 1, 8, 9)
