@@ -55,7 +55,7 @@ test-floats = $(foreach set,$(SETS) $(SETS:=-full),fork-floats-$(set) plugin-flo
 test-browser = fork-browser plugin-browser
 test-all = $(test) $(CHECKS) fork-full plugin-full $(RARE) bench-quick bench-plugin-quick ## all, for hours: test-releases, test-paths, test-floats, test-browser …
 ci = $(test) $(CHECKS) fork-full plugin-full $(TURNS) ## what .ci/run runs: test, checks, and a part of test-all in turn
-RARE = $(test-releases) $(test-paths) $(test-floats) fuzz fuzz-plugin fuzz-injection dist demo-language
+RARE = $(test-releases) $(test-paths) $(test-floats) fuzz fuzz-plugin fuzz-injection dist demo-language bench-device-tiny
 
 # The commit decides whose turn it is, and what has changed within a day.
 NUMBER := $(shell printf %d 0x0$$(git rev-parse --short=7 HEAD 2>/dev/null))
@@ -69,6 +69,10 @@ test test-fork test-plugin test-releases test-paths test-floats test-browser tes
 	@sh build_tools/run.sh $@ $($@)
 
 DEVICE_PYTHON ?= python3
+bench-device: ## there, how fast trees are, in nine minutes; device-bundle makes what it lacks without a network
+	@$(DEVICE_PYTHON) -c "from build_tools.plugin import WORKSPACE, make_workspace; make_workspace(WORKSPACE)"
+	@$(IN_PLUGIN) $(DEVICE_PYTHON) -m benchmarks.device $(ARGS)
+
 test-device: ## on a machine with an accelerator, for which DEVICE_PYTHON has a vLLM and the plug-in
 	@$(DEVICE_PYTHON) -m build_tools.device
 	@$(IN_PLUGIN) $(DEVICE_PYTHON) -m sequence_hooks.selfcheck examples/forkjoin-tiny --max-model-len 512 \
@@ -111,15 +115,17 @@ bench-agreement = -m benchmarks.inject_agreement
 bench-plugin = -m benchmarks.plugin_forkjoin --plugin $(PLUGIN_PYTHON)
 bench-plugin-quick = $(bench-plugin) --quick
 bench-plugin-overhead = -m benchmarks.plugin_overhead
+bench-device-tiny = -m benchmarks.device --tiny
+device-bundle = -m benchmarks.device.bundle
 bench-fairness = -m benchmarks.bench_fairness
 bench-speculation = -m benchmarks.speculation --language $(LANGUAGE)/model
 check-upstream = -m benchmarks.check_upstream
 rl = examples/rl_on_trees.py ## a tiny model learns from its trees, ten times; rl-trl, and rl-language, by its adapter
 train = examples/train_forkjoin.py
-fuzz X bench-quick bench-pressure bench-agreement bench-plugin bench-plugin-quick check-upstream train:
+fuzz bench-quick bench-pressure bench-agreement bench-plugin bench-plugin-quick check-upstream device-bundle train:
 	@$(QUIET) $(FORK) $($@) $(ARGS)
 
-fuzz-plugin bench-plugin-overhead bench-speculation rl: plugin
+fuzz-plugin bench-plugin-overhead bench-device-tiny bench-speculation rl: plugin
 	@export $(QUIET); $(PLUGIN) $($@) $(ARGS)
 
 fuzz-injection bench-fairness: setup plugin

@@ -3,10 +3,12 @@
 
 Usage: `python examples/agreement.py answer ANSWERS.json [--count 500]`, once with each vLLM, then
 `python examples/agreement.py compare ONE.json OTHER.json`; `make agreement` does all of it. With `--language MODEL` it
-is the language model that answers, held-out questions: `make agreement-language`.
+is the language model that answers, held-out questions: `make agreement-language`. ``agreement.json`` has the fork's
+`digests`, with which a device's trees are compared, where there is no fork: `make test-device`.
 """
 
 import argparse
+import hashlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -23,6 +25,7 @@ from sequence_hooks.results import ChildOutput, Join, Segment
 from vllm import RequestOutput
 
 SEED = 1
+RECORDED = Path(__file__).parent / "agreement.json"
 INJECTION = {"child_merge_strategy": "kv_inject"}
 WAYS: dict[str, tuple[Mode, dict[str, str]]] = {
     **{f'block_on="{mode}"': (mode, {}) for mode in MODES},
@@ -58,10 +61,35 @@ def all_answers(count: int) -> dict[str, list[Record]]:
     """What this environment's vLLM answers to ``count`` prompts in each of `WAYS`."""
     records: dict[str, list[Record]] = {}
     for name, (mode, fields) in WAYS.items():
-        engine = open_engine(hooks_for(mode, **fields))
+        # A device's memory has to hold the engine before this one, too, until that has ended.
+        engine = open_engine(hooks_for(mode, **fields), gpu_memory_utilization=0.3)
         outputs = engine.generate(held_out_prompts(count, SEED, mode), GREEDY, use_tqdm=False)
         records[name] = [record_of(output) for output in outputs]
     return records
+
+
+def digests(records: dict[str, list[Record]]) -> dict[str, list[str]]:
+    """Eight digits for each tree, by which one can be told from another where the trees themselves are not at hand."""
+    return {
+        way: [hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:8] for record in of_way]
+        for way, of_way in records.items()
+    }
+
+
+def recorded() -> dict[str, list[str]]:
+    """The `digests` of the fork's trees, on a CPU."""
+    digests_by_way: dict[str, list[str]] = json.loads(RECORDED.read_text())
+    return digests_by_way
+
+
+def differing(records: dict[str, list[Record]], known: dict[str, list[str]]) -> list[tuple[str, int]]:
+    """The ways and the numbers of the prompts whose trees are not ``known``."""
+    return [
+        (way, number)
+        for way, of_way in digests(records).items()
+        for number, digest in enumerate(of_way)
+        if known[way][number] != digest
+    ]
 
 
 def language_answers(model: Path, count: int) -> dict[str, list[Record]]:

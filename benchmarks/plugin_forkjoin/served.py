@@ -5,11 +5,9 @@ import asyncio
 import json
 import os
 import re
-import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Any
+from contextlib import contextmanager
 
 import httpx
 import psutil
@@ -19,9 +17,7 @@ from benchmarks.forkjoin.models import Model
 from benchmarks.forkjoin.plans import Plan
 from benchmarks.forkjoin.sides import Kind, Workshop
 from benchmarks.plugin_forkjoin.http_client import WAYS, Calls
-
-PATIENCE_SECONDS = 600
-"""The time after which we assume that a server hangs."""
+from benchmarks.servers import PATIENCE_SECONDS, free_address, wait_for
 
 
 class ServedSide:
@@ -75,24 +71,8 @@ def served(workshop: Workshop, model: Model, kind: Kind) -> Iterator[ServedSide]
     options += ["--logits-processors", "benchmarks.forkjoin.scripts_v1:Scripts"]
     options += ["--block-size", "32", "--enforce-eager"]
     options += [] if hooks is None else ["--special-kwargs", json.dumps(hooks)]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    address = f"http://127.0.0.1:{port}"
-    where = ["--host", "127.0.0.1", "--port", str(port), "--disable-uvicorn-access-log"]
+    address, where = free_address()
     command = ["-m", "vllm.entrypoints.cli.main", "serve", path, *options, *where]
     with workshop.started(kind, *command) as process:
-        _wait(address, process)
+        wait_for(address, process)
         yield ServedSide(address, process.pid, path)
-
-
-def _wait(address: str, process: Any) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise RuntimeError(f"the server has ended with {process.returncode}")
-        with suppress(httpx.HTTPError):
-            if httpx.get(f"{address}/health").is_success:
-                return
-        time.sleep(0.2)
-    raise RuntimeError(f"the server did not answer within {PATIENCE_SECONDS} s")
