@@ -45,6 +45,14 @@ require_compiler() {
   echo '#include <Python.h>' | probe "$include" || fail "$1's header Python.h is missing: install python3-dev for it"
 }
 
+# Asks for one package, once: pip's own retries take minutes, and its error names no index. Packages in files need none.
+require_index() {
+  asked=$("$folder/bin/python" -m pip index versions uv -vv --retries 1 --timeout 7 --no-cache-dir 2>&1) && return
+  tried=$(echo "$asked" | sed -n 's|^ *Could not fetch URL \(.*\)/uv/: \(.*\) - skipping$|\1 (\2); |p' |
+    sed 's/([^;]*Caused by \(.*\)))/(\1)/; s/<[^>]*>[:,] //g' | tr -d '\n')
+  [ -z "$tried" ] || fail "no package index is reached: ${tried}set another in PIP_INDEX_URL, or a proxy in HTTPS_PROXY"
+}
+
 # With -qq pip says nothing but errors.
 pip_install() {
   "$folder/bin/python" -m pip install -qq --no-compile --no-warn-conflicts --disable-pip-version-check "$@" ||
@@ -74,6 +82,7 @@ require_room "${TMPDIR:-/tmp}" 2 ', or name another folder in TMPDIR'
 [ "$purpose$target" != forkcpu ] || require_compiler "$python"
 echo "== $folder with $python: some minutes on two cores where nothing is cached"
 "$python" -m venv "$folder" >/dev/null || fail "$python cannot make a virtual environment at $folder"
+require_index
 echo "== packages"
 pip_install --require-hashes --no-deps -r "requirements/lock-$purpose.txt"
 echo "== PyTorch"

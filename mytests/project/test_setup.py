@@ -132,16 +132,18 @@ def test_command_line_prints_one_line_for_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "line"),
+    ("variable", "value", "line"),
     [
-        ("PYTHON", "no Python that can be used (one of 3.10 3.11 3.12): none runs"),
-        ("CXX", "no C++ compiler (none does"),
+        ("PYTHON", "none", "no Python that can be used (one of 3.10 3.11 3.12): none runs"),
+        ("CXX", "none", "no C++ compiler (none does"),
+        ("PIP_INDEX_URL", UNREACHABLE, f"no package index is reached: {UNREACHABLE} (NewConnectionError("),
     ],
 )
-def test_what_a_set_up_lacks_is_one_line(tmp_path: Path, variable: str, line: str) -> None:
+def test_what_a_set_up_lacks_is_one_line(tmp_path: Path, variable: str, value: str, line: str) -> None:
     """It is told before anything is fetched."""
     command = ["sh", "build_tools/setup.sh", "fork", str(tmp_path / "venv")]
-    environment = os.environ | {"PYTHON": sys.executable, "VLLM_TARGET_DEVICE": "cpu", variable: "none"}
+    environment = os.environ | {"PYTHON": sys.executable, "VLLM_TARGET_DEVICE": "cpu", "PIP_CONFIG_FILE": os.devnull}
+    environment |= {"PIP_EXTRA_INDEX_URL": "", variable: value}
     result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert result.stderr.startswith(f"error: {line}") and result.stderr.count("\n") == 1
