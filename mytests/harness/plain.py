@@ -38,6 +38,7 @@ class PlainSequence:
     sampling_params: Any = field(default_factory=lambda: SimpleNamespace(extra_args=None))
     logprobs: Sequence[float] | None = None
     weights: Weights | None = None
+    arrival_time: float | None = None
 
     @property
     def text(self) -> str:

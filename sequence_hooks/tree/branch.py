@@ -117,6 +117,9 @@ class Branch(Generic[S]):
         self.blocked_time = 0.0
         """The same, in seconds since the epoch."""
 
+        self.waits: list[tuple[float, float]] = []
+        """When it was BLOCKED before, and until when, by the same clock."""
+
         self._output: ChildOutput | None = None
 
     @property
@@ -293,6 +296,10 @@ class Branch(Generic[S]):
     def child_positions(self) -> ChildPositions:
         """The positions of its tokens, for the join of its parent."""
         return ChildPositions(len(self.sequence.prompt_token_ids), self.positions, self.replaced)
+
+    def stop_waiting(self) -> None:
+        """Record that it is BLOCKED no more."""
+        self.waits.append((self.blocked_time, time.time()))
 
     def place(self, positions: Positions) -> None:
         """Record the positions of its context."""

@@ -224,6 +224,7 @@ class DependencyManager(Generic[S]):
         is_empty = not merge.spans and not merge.num_replaced
         has_asked = branch.outcome is None and not (merge.outcome == "length" and is_empty)
         is_merged = has_asked or bool(children)
+        branch.stop_waiting()
         branch.phase, branch.resumed_with, branch.paused_for_caller = "live", (), False
         branch.replacement = NO_REPLACEMENT
         branch.outcome = branch.outcome or merge.outcome
@@ -325,6 +326,8 @@ class DependencyManager(Generic[S]):
             observer.note(branch, event)
 
     def _finish_as(self, branch: Branch[S], outcome: Outcome) -> None:
+        if branch.phase == "blocked":
+            branch.stop_waiting()
         branch.finished_time, branch.outcome, branch.paused_for_caller = time.time(), outcome, False
         self._finish(branch)
 

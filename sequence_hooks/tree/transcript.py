@@ -21,6 +21,10 @@ class TextSequence(HookedSequence, Protocol):
     """A sequence that knows its text."""
 
     @property
+    def arrival_time(self) -> float | None:
+        """When its request came, in seconds since the epoch; None if nobody has noted it."""
+
+    @property
     def text(self) -> str:
         """The text of its output."""
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers.triggers import Triggers
-from sequence_hooks.serving.live.trees import NUM_RECENT
+from sequence_hooks.serving.live.trees import NUM_RECENT, Ordinary
 from sequence_hooks.trace.observer import NO_RECORDER
 from sequence_hooks.trace.recorder import Recorder
 from sequence_hooks.tree.driver import ForkJoinDriver
@@ -43,6 +43,7 @@ from vllm.core.hooked_sequence import (
     attach,
     branch_of,
     branch_of_seq,
+    ordinary_of,
 )
 from vllm.core.injection import Injection
 from vllm.core.scheduler import ScheduledSequenceGroup, SchedulerOutputs
@@ -86,6 +87,9 @@ class HookScheduler(AdmittingScheduler):
         num_recent = NUM_RECENT if special_kwargs.live_page else 0
         self.driver = ForkJoinDriver(special_kwargs, triggers, sequences, self, log, vocab_size, observers, num_recent)
         self.trees = self.driver.trees
+        self.recent: deque[Ordinary] = deque(maxlen=num_recent)
+        """The requests without a tree that have ended last."""
+
         self.evictor = KVEvictor(self._blocks, self._kept, self.trees, policy, self._priorities, self.recorder)
         self._injects_kv = special_kwargs.injects_kv
 
@@ -219,6 +223,11 @@ class HookScheduler(AdmittingScheduler):
                 self._blocks.free(seq)
         if seq.is_finished():
             self.recorder.ended(seq)
+
+    def _free_finished_seqs(self, seq_group: SequenceGroup) -> None:
+        super()._free_finished_seqs(seq_group)
+        if self.recent.maxlen and seq_group.is_finished() and branch_of(seq_group) is None:
+            self.recent.append(ordinary_of(seq_group, time.time()))
 
     def schedule(self) -> tuple[Any, SchedulerOutputs, bool]:
         """Upstream's `schedule`, after joining the parents that can resume."""

@@ -8,6 +8,7 @@ A `Branch` lives in the `DependencyManager` of its scheduler; its sequence refer
 from collections.abc import Sequence as Ids
 
 from sequence_hooks.results import Transcript
+from sequence_hooks.serving.live.trees import Ordinary
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.injection_plan import InjectedKV, num_computed_alike
 from sequence_hooks.tree.sequence import Outcome
@@ -82,6 +83,10 @@ class V0Sequence:
         return _OUTCOMES.get(self.seq.status)
 
     @property
+    def arrival_time(self) -> float:
+        return self.group.arrival_time
+
+    @property
     def text(self) -> str:
         return self.seq.output_text
 
@@ -114,6 +119,14 @@ V0Branch = Branch[V0Sequence]
 def branch_of(group: SequenceGroup) -> V0Branch | None:
     """The branch of a group's one sequence; None if no hook has touched it."""
     return branch_of_seq(group.first_seq)
+
+
+def ordinary_of(group: SequenceGroup, ended: float | None = None) -> Ordinary:
+    """What is known of a request that no hook has touched."""
+    seq = group.first_seq
+    prompt, output = prompt_ids(seq.data), output_ids(seq.data)
+    reason = SequenceStatus.get_finished_reason(seq.status)
+    return Ordinary(group.request_id, group.sampling_params, prompt, output, group.arrival_time, ended, reason)
 
 
 def branch_of_seq(seq: Sequence) -> V0Branch | None:

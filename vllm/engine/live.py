@@ -4,9 +4,9 @@
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from sequence_hooks.serving.live.trees import LiveRequests, Tree, alone, summaries, tree_of
+from sequence_hooks.serving.live.trees import LiveRequests, Tree, summaries, tree_of
 from vllm.core.hook_scheduler import HookScheduler
-from vllm.core.hooked_sequence import branch_of
+from vllm.core.hooked_sequence import branch_of, ordinary_of
 
 
 def live_requests(schedulers: Sequence[HookScheduler], limit: int, num_tokens: int) -> LiveRequests:
@@ -25,9 +25,10 @@ def _running(schedulers: Sequence[HookScheduler], num_tokens: int) -> Iterator[T
         yield from (tree_of(root, num_tokens) for root in scheduler.trees.roots)
         for group in chain(scheduler.running, scheduler.swapped, scheduler.waiting):
             if branch_of(group) is None:
-                output = group.first_seq.get_output_token_ids()
-                yield alone(group.request_id, group.arrival_time, output, num_tokens)
+                yield ordinary_of(group).tree(num_tokens)
 
 
 def _recent(schedulers: Sequence[HookScheduler], num_tokens: int) -> Iterator[Tree]:
-    return (tree_of(root, num_tokens) for scheduler in schedulers for root in scheduler.trees.recent)
+    for scheduler in schedulers:
+        yield from (tree_of(root, num_tokens) for root in scheduler.trees.recent)
+        yield from (each.tree(num_tokens) for each in scheduler.recent)

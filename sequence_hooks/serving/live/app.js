@@ -36,6 +36,8 @@ async function watch(milliseconds, look) {
 async function lookAtList() {
   const [told, waiting] = await Promise.all([api.json("/v1/live_requests"), lookAtCallers()]);
   say("server", null);
+  // Whoever sends a prompt is told what is wrong.
+  if (!ask.model.length) offerModels().catch(() => null);
   drawLists(told);
   fill("callers", waiting, makeCaller, (item, each, room) => drawCaller(item, each, room, told.time));
   if (asked?.id) {
@@ -87,7 +89,7 @@ async function lookAtWhole() {
 function choose(id) {
   if (id !== tree.id) closeWhole();
   chooseTree(id);
-  document.getElementById("chosen").textContent = id;
+  drawTree();
   for (const button of document.querySelectorAll("#running button, #ended button")) {
     button.setAttribute("aria-current", String(button.parentNode.dataset.id === id));
   }
@@ -104,12 +106,28 @@ async function resume(id, text) {
   }
 }
 
+// A name that asks for an outline comes first, as the server was started for it; only a chat can ask so.
+async function offerModels() {
+  const ids = (await api.json("/v1/models")).data.map((each) => each.id);
+  ids.sort((one, other) => isOutline(other) - isOutline(one));
+  ask.model.replaceChildren(...ids.map((id) => element("option", { textContent: id })));
+  ask.model.hidden = ids.length < 2;
+  ask.model.onchange();
+}
+
+const isOutline = (model) => model.endsWith(":skeleton");
+
+ask.model.onchange = () => {
+  ask.chat.disabled = isOutline(ask.model.value);
+  ask.chat.checked ||= ask.chat.disabled;
+};
+
 async function send() {
   const given = new FormData(ask);
-  const isChat = given.get("chat") !== null;
-  const models = await api.json("/v1/models");
+  if (!ask.model.length) await offerModels();
+  const isChat = ask.chat.checked;
   const body = {
-    model: models.data[0].id,
+    model: ask.model.value,
     max_tokens: Number(given.get("max_tokens")),
     temperature: Number(given.get("temperature")),
     stream: true,
@@ -119,7 +137,8 @@ async function send() {
     ...(isChat ? { messages: [{ role: "user", content: given.get("prompt") }] } : { prompt: given.get("prompt") }),
   };
   const stop = new AbortController();
-  asked = { id: null, stop };
+  // What a stream tells of an answer by outline is not what its own sequence samples.
+  asked = { id: null, stop, isOwn: !isOutline(body.model) };
   ask.send.textContent = "Stop";
   const path = isChat ? "/v1/chat/completions" : "/v1/completions";
   for await (const chunk of api.chunks(path, body, { signal: stop.signal })) await take(chunk);
@@ -134,7 +153,7 @@ async function take(chunk) {
   }
   if (tree.id === null || !tree.id.startsWith(asked.name)) return;
   if (chunk.child) noteStreamed(chunk.child.request_id, chunk.child.text);
-  for (const choice of chunk.choices) noteStreamed(tree.id, choice.text ?? choice.delta?.content ?? "");
+  for (const choice of asked.isOwn ? chunk.choices : []) noteStreamed(tree.id, choice.text ?? choice.delta?.content ?? "");
   drawTree();
 }
 
@@ -168,7 +187,20 @@ function open(lane) {
 
 lanes.onclick = (event) => open(event.target.closest(".lane"));
 lanes.onkeydown = (event) => {
-  if (event.key === "Enter" || event.key === " ") event.preventDefault(), open(event.target.closest(".lane"));
+  const lane = event.target.closest(".lane");
+  const steps = {
+    Enter: () => open(lane),
+    " ": () => open(lane),
+    ArrowDown: () => lane?.nextElementSibling?.focus(),
+    ArrowUp: () => lane?.previousElementSibling?.focus(),
+  };
+  if (steps[event.key]) event.preventDefault(), steps[event.key]();
+};
+document.onkeydown = (event) => {
+  if (event.key === "Escape" && opened) closeWhole(), drawTree();
+};
+ask.prompt.onkeydown = (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) ask.requestSubmit();
 };
 whole.querySelector("button").onclick = () => (closeWhole(), drawTree());
 

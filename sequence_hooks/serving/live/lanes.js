@@ -14,6 +14,7 @@ function element(name, properties = {}, ...children) {
 }
 
 function drawTree() {
+  drawChosen();
   const shown = new Set(tree.sequences.map((sequence) => sequence.request_id));
   for (const lane of [...lanes.children]) if (!shown.has(lane.dataset.id)) lane.remove();
   if (!tree.sequences.length) return;
@@ -28,6 +29,18 @@ function drawTree() {
     lane.querySelector(".end > span").replaceChildren(...lineOf(textsOf(sequence), room));
     lane.setAttribute("aria-selected", String(sequence.request_id === opened));
   });
+}
+
+// What was asked, and below it how far it is.
+function drawChosen() {
+  const [root] = tree.sequences;
+  document.getElementById("chosen").textContent = root?.question || tree.id;
+  const seconds = root ? spanOfTree().to - spanOfTree().from : 0;
+  const tokens = tree.sequences.reduce((sum, each) => sum + each.num_output_tokens, 0);
+  const parts = root
+    ? [`${seconds.toFixed(1)} s`, `${tokens.toLocaleString("en")} tokens`, root.question ? tree.id : ""]
+    : [tree.isGone ? "It has ended, and the server no longer knows it" : ""];
+  document.getElementById("about").textContent = parts.filter(Boolean).join(" · ");
 }
 
 function laneOf(sequence, i) {
@@ -49,11 +62,17 @@ function laneOf(sequence, i) {
   return lane;
 }
 
+// A child is called by what it is about: of an outline, by its point.
 function shortName(sequence) {
   const { request_id: id, parent_id: parent, is_detached: isDetached, label } = sequence;
-  const name = parent && id.startsWith(parent) ? id.slice(parent.length + 1).replaceAll("_", " ") : elided(id);
-  const about = label ? `${name} ${label}` : name;
-  return isDetached ? `${about} (detached)` : about;
+  const number = parent && id.startsWith(parent) ? id.slice(parent.length + 1).replaceAll("_", " ") : elided(id);
+  const name = label || (parent ? number : "answer");
+  return isDetached ? `${name} (detached)` : name;
+}
+
+function nameOf(id) {
+  const sequence = tree.sequences.find((each) => each.request_id === id);
+  return sequence ? shortName(sequence) : (id ?? "");
 }
 
 // An id in few characters. The numbers of children all stay: nothing else tells the sequences of a tree apart.
@@ -71,12 +90,14 @@ function rootOf(id) {
 function spellState(sequence) {
   const tokens = `${sequence.num_output_tokens.toLocaleString("en")} tokens`;
   if (sequence.state === "blocked") return `${tokens}, waits for ${spellAwaited(sequence)}`;
-  if (sequence.state === "finished") return `${tokens}, ${sequence.finish_reason ?? "ended"}`;
+  if (sequence.state === "finished") return `${tokens}, ${sequence.finish_reason ?? "ended"}${sequence.is_merged ? ", merged" : ""}`;
   return sequence.state === "waiting" ? `${tokens}, waits its turn` : tokens;
 }
 
-function spellAwaited({ waits_for, num_awaited }) {
+function spellAwaited({ waits_for, num_awaited, awaited = [] }) {
   if (waits_for === "caller") return "a caller";
+  const names = awaited.map(nameOf).join(", ");
+  if (names) return num_awaited < awaited.length ? `${num_awaited} of ${names}` : names;
   return num_awaited ? `${num_awaited.toLocaleString("en")} ${num_awaited === 1 ? "child" : "children"}` : "children";
 }
 
@@ -92,7 +113,7 @@ function drawBar(bar, span) {
 function spansOf(texts) {
   return texts.map(({ origin, child, text, is_replaced: isReplaced = false, numCut = 0 }) => {
     const cut = numCut ? [element("span", { className: "cut", textContent: text.slice(0, numCut) })] : [];
-    const properties = { title: child ?? "", className: [origin === "sampled" ? "" : origin, isReplaced ? "replaced" : ""].join(" ").trim() };
+    const properties = { title: nameOf(child), className: [origin === "sampled" ? "" : origin, isReplaced ? "replaced" : ""].join(" ").trim() };
     return element("span", properties, ...cut, text.slice(numCut));
   });
 }
@@ -126,7 +147,7 @@ function roomOf(item) {
 
 function drawWhole(sequence, texts) {
   whole.hidden = false;
-  whole.querySelector("h3").textContent = `${sequence.request_id}: ${spellState(sequence)}`;
+  whole.querySelector("h3").textContent = `${shortName(sequence)}: ${spellState(sequence)}`;
   whole.querySelector("pre").replaceChildren(...spansOf(texts));
 }
 

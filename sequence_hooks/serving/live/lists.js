@@ -26,7 +26,7 @@ function fill(name, items, make, draw) {
 function makeRequest(request) {
   const id = request.request_id;
   const button = element("button", { type: "button", title: id, onclick: () => choose(id) });
-  button.append(element("span", { className: "name", textContent: elided(id) }), element("span", { className: "said" }));
+  button.append(element("span", { className: "name", textContent: request.question || elided(id) }), element("span", { className: "said" }));
   button.append(element("span", { className: "end" }, element("span")));
   return [button];
 }

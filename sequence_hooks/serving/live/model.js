@@ -1,16 +1,19 @@
 "use strict";
 
 // What is known of the chosen request: its sequences as the server has told them last, what a stream has brought since,
-// and when each sequence was in which state.
+// and when each sequence was seen to wait for its turn.
 
 // Tokens of each sequence that the server is asked for while it runs.
 const MOST_SHOWN = 256;
 
-const tree = { id: null, sequences: [], now: 0, depths: new Map(), histories: new Map(), streamed: new Map() };
+const tree = { id: null, ...nothing(), now: 0 };
+
+function nothing() {
+  return { sequences: [], depths: new Map(), turns: new Map(), streamed: new Map(), isGone: false };
+}
 
 function chooseTree(id) {
-  if (id === tree.id) return;
-  Object.assign(tree, { id, sequences: [], depths: new Map(), histories: new Map(), streamed: new Map() });
+  if (id !== tree.id) Object.assign(tree, { id, ...nothing() });
 }
 
 // Parents come before their children.
@@ -19,41 +22,43 @@ function updateTree(told) {
   tree.sequences = told.sequences;
   for (const sequence of told.sequences) {
     tree.depths.set(sequence.request_id, (tree.depths.get(sequence.parent_id) ?? 0) + 1);
-    noteState(sequence, told.time);
+    if (sequence.state === "waiting") noteTurn(sequence, told.time);
   }
 }
 
-// The server remembers only trees: of other requests the last that was seen is all there is.
+// Of what the server no longer knows, such as an aborted request without a tree, the last that was seen is all there is.
 function endTree() {
+  tree.isGone = true;
   const ended = { state: "finished", waits_for: null, ended: tree.now };
   updateTree({ time: tree.now, sequences: tree.sequences.map((each) => ({ ...each, ...ended })) });
 }
 
-// Only changes of state are kept: a bar ends where the next one begins.
-function noteState(sequence, now) {
-  const bars = tree.histories.get(sequence.request_id) ?? [];
-  tree.histories.set(sequence.request_id, bars);
-  const last = bars.at(-1);
-  if (last?.state === sequence.state) return;
-  if (!last) bars.push({ state: sequence.state === "waiting" ? "waiting" : "running", from: sequence.started ?? now });
-  if (bars.at(-1).state === sequence.state) return;
-  bars.push({ state: sequence.state, from: changedAt(sequence, now) });
+// The server does not tell when a sequence got its turn: it is known to have waited only for as long as it was seen to.
+function noteTurn(sequence, now) {
+  const from = sequence.waits?.at(-1)?.[1] ?? startOf(sequence);
+  const turns = tree.turns.get(sequence.request_id) ?? new Map();
+  tree.turns.set(sequence.request_id, turns.set(from, now));
 }
 
-function changedAt(sequence, now) {
-  if (sequence.state === "blocked") return sequence.since ?? now;
-  if (sequence.state === "finished") return sequence.ended ?? now;
-  return now;
+function startOf(sequence) {
+  return sequence.started ?? tree.now;
 }
 
+// Later bars lie on those before them.
 function barsOf(sequence) {
-  const bars = tree.histories.get(sequence.request_id) ?? [];
-  return bars.map((bar, i) => ({ ...bar, to: bars[i + 1]?.from ?? tree.now })).filter((bar) => bar.state !== "finished");
+  const isOver = sequence.state === "finished";
+  const turns = [...(tree.turns.get(sequence.request_id) ?? [])];
+  const waits = [...(sequence.waits ?? []), ...(sequence.state === "blocked" ? [[sequence.since ?? tree.now, tree.now]] : [])];
+  return [
+    { state: "running", from: startOf(sequence), to: isOver ? (sequence.ended ?? tree.now) : tree.now },
+    ...turns.map(([from, to]) => ({ state: "waiting", from, to })),
+    ...waits.map(([from, to]) => ({ state: "blocked", from, to })),
+  ];
 }
 
 function spanOfTree() {
   const root = tree.sequences[0];
-  const from = Math.min(...tree.sequences.map((sequence) => sequence.started ?? tree.now));
+  const from = Math.min(...tree.sequences.map(startOf));
   const to = root.state === "finished" ? Math.max(...tree.sequences.map((each) => each.ended ?? tree.now)) : tree.now;
   return { from, to: Math.max(to, from + 0.001) };
 }

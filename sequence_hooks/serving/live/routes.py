@@ -98,6 +98,8 @@ def _whole_path() -> Any:
 async def _plain(found: Any, engine: Watched) -> dict[str, Any]:
     """A request or sequence as JSON has it: with texts in place of tokens."""
     plain = asdict(found)
-    pieces = plain.pop("last_tokens")
+    pieces, prompt = plain.pop("last_tokens"), plain.pop("last_prompt")
     texts = [await engine.decode(each.pop("token_ids")) for each in pieces]
+    if prompt and not plain["question"]:
+        plain["question"] = await engine.decode(prompt)
     return {**plain, "last_texts": [{**each, "text": text} for each, text in zip(pieces, texts, strict=True)]}

@@ -111,9 +111,9 @@ def _drawn(sequences: list[dict[str, Any]], width: int) -> Tree | None:
 def _label(sequence: dict[str, Any], width: int) -> Text:
     name, parent = sequence["request_id"], sequence["parent_id"]
     shown = _name(name) if parent is None else _shown(name.removeprefix(f"{parent}_").replace("_", " "))
-    # A server of another version tells no labels.
-    about = sequence.get("label")
-    shown += f" {_shown(about)}" if about else ""
+    # A server of another version tells neither.
+    about = sequence.get("label") or sequence.get("question")
+    shown += f" {_shown(about)[:_MAX_ID]}" if about else ""
     state = sequence["state"]
     label = Text.assemble((shown, "bold"), " ", (f"{state}{_waits(sequence)}", _STYLES[state]))
     label.append(f" {sequence['num_output_tokens']} tokens ")

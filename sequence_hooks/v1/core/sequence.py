@@ -77,6 +77,10 @@ class V1Sequence:
         return _OUTCOMES.get(self.request.status)
 
     @property
+    def arrival_time(self) -> float:
+        return float(self.request.arrival_time)
+
+    @property
     def text(self) -> str:
         return self._text_of(self.output_token_ids)
 

@@ -4,9 +4,9 @@
 from collections.abc import Iterator
 from itertools import chain
 
-from sequence_hooks.serving.live.trees import LiveRequests, Tree, alone, summaries, tree_of
+from sequence_hooks.serving.live.trees import LiveRequests, Tree, summaries, tree_of
 from sequence_hooks.v1.frontend.output_processor import HookOutputProcessor
-from sequence_hooks.v1.frontend.request_state import TreeRequestState, external_id_of
+from sequence_hooks.v1.frontend.request_state import HookRequestState, TreeRequestState, external_id_of
 from vllm.v1.engine.output_processor import RequestState
 
 
@@ -24,12 +24,10 @@ def live_tree(processor: HookOutputProcessor, request_id: str, num_tokens: int) 
 
 
 def _recent(processor: HookOutputProcessor, num_tokens: int) -> Iterator[Tree]:
-    return (tree_of(root, num_tokens) for root in processor.trees.recent)
+    yield from (tree_of(root, num_tokens) for root in processor.trees.recent)
+    yield from (each.tree(num_tokens) for each in processor.recent)
 
 
 def _tree_of(state: RequestState, num_tokens: int) -> Tree:
-    if isinstance(state, TreeRequestState):
-        return tree_of(state.branch, num_tokens)
-    started = None if state.stats is None else state.stats.arrival_time
-    output = [] if state.detokenizer is None else state.detokenizer.output_token_ids
-    return alone(external_id_of(state), started, output, num_tokens)
+    assert isinstance(state, HookRequestState)
+    return tree_of(state.branch, num_tokens) if isinstance(state, TreeRequestState) else state.alone().tree(num_tokens)

@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import Field
 
+from sequence_hooks.serving.live.questions import note_question
 from sequence_hooks.serving.outlines.forms import Chat, Form, Response
 from sequence_hooks.serving.outlines.requests import (
     ALIAS,
@@ -209,6 +210,7 @@ async def _stream(
 
 def _asking(serving: Any, form: Form) -> Asking | None:
     special_kwargs = _hooks_of(serving)
+    note_question(special_kwargs, form)
     try:
         return asking(form, special_kwargs, _constrain) if has_outlines(special_kwargs) else None
     except ValueError as error:

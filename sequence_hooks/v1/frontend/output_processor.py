@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Upstream's output processor, which also tells callers what happened to their trees."""
 
+import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +13,7 @@ import msgspec
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.limits import limits_of
 from sequence_hooks.results import Waiting
-from sequence_hooks.serving.live.trees import NUM_RECENT
+from sequence_hooks.serving.live.trees import NUM_RECENT, Ordinary
 from sequence_hooks.serving.usage import COUNT_TREE, TELL_SEGMENTS
 from sequence_hooks.tree.events import Assembled, Ended, Joined, Limited, TreeEvent
 from sequence_hooks.tree.ids import root_id
@@ -76,6 +78,9 @@ class HookOutputProcessor(OutputProcessor):
         num_recent = NUM_RECENT if special_kwargs.live_page else 0
         self._replay = Replay(self.tokenizer, (self._stats, self._side_outputs, self), num_recent)
         self.trees = self._replay.trees
+        self.recent: deque[Ordinary] = deque(maxlen=num_recent)
+        """The requests without a tree that have ended last."""
+
         self._states: dict[FrontBranch, TreeRequestState] = {}
         """The states of requests by the roots of their trees."""
 
@@ -253,7 +258,7 @@ class HookOutputProcessor(OutputProcessor):
         detokenizer = TreeDetokenizer(state.detokenizer)
         state.detokenizer = detokenizer
         names, prompt = (external_id_of(state), state.request_id), state.prompt_token_ids or []
-        root = OutputSequence(*names, prompt, None, detokenizer, state.logprobs_processor)
+        root = OutputSequence(*names, prompt, state.params, detokenizer, state.logprobs_processor)
         root.stats = state.stats
         # Upstream's own list, to which it adds what the request samples, and we what it gets.
         root.weights.starts = getattr(state, "weight_version_starts", [])
@@ -263,6 +268,8 @@ class HookOutputProcessor(OutputProcessor):
     def _finish_request(self, req_state: RequestState) -> None:
         super()._finish_request(req_state)
         self._forget(req_state.request_id)
+        if self.special_kwargs.live_page and type(req_state) is HookRequestState:
+            self.recent.append(req_state.alone(time.time()))
 
     def _forget(self, request_id: str) -> None:
         root = self._replay.branches.get(request_id)

@@ -5,6 +5,7 @@ from typing import Any
 
 from sequence_hooks.config.limits import Limits
 from sequence_hooks.results import Transcript
+from sequence_hooks.serving.live.trees import Ordinary
 from sequence_hooks.tree.transcript import delta_of, set_final_order, set_tree, tokens_of, told_segments, waiting_of
 from sequence_hooks.v1.frontend.final_order import as_sampled
 from sequence_hooks.v1.frontend.outputs import CompletionOutput, RequestOutput
@@ -27,6 +28,18 @@ class HookRequestState(RequestState):
 
     params: SamplingParams
     """The request's own."""
+
+    def alone(self, ended: float | None = None) -> Ordinary:
+        """What is known of it while it has no tree."""
+        assert self.detokenizer is not None
+        return Ordinary(
+            external_id_of(self),
+            self.params,
+            self.prompt_token_ids or (),
+            self.detokenizer.output_token_ids,
+            None if self.stats is None else self.stats.arrival_time,
+            ended,
+        )
 
 
 class TreeRequestState(HookRequestState, ReleaseRequestState):

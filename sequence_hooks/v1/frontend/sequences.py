@@ -139,6 +139,10 @@ class OutputSequence:
         return self.detokenizer.output_token_ids
 
     @property
+    def arrival_time(self) -> float | None:
+        return None if self.stats is None else self.stats.arrival_time
+
+    @property
     def text(self) -> str:
         return self.detokenizer.output_text
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
+from sequence_hooks.serving.live.questions import note_question
 from sequence_hooks.serving.outlines.forms import Chat
 from sequence_hooks.serving.outlines.requests import Asking, answered, asking, has_outlines
 from sequence_hooks.serving.trees import CHAT_CHUNK, TreeStream, add_trees, keep_last
@@ -30,6 +31,7 @@ class OpenAIServingChat(upstream.OpenAIServingChat):
 
     async def _asking(self, request: ChatCompletionRequest) -> Asking | None:
         special_kwargs = await special_kwargs_behind(self.engine_client)
+        note_question(special_kwargs, Chat(request))
         if special_kwargs is None or not has_outlines(special_kwargs):
             return None
         return asking(Chat(request), special_kwargs, _constrain)
