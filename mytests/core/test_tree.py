@@ -266,6 +266,6 @@ def test_the_page_says_for_how_many_a_sequence_waits() -> None:
     first, *_ = [child_of(trees, root, handler(), [20, 3]) for _ in range(3)]
     trees.block(root, Wait("caller", (0, 2), 2))
     assert [each.num_awaited for each in tree_of(root, 9)] == [2, 0, 0, 0]
-    assert waiting_of(root, 0).children == ("r_child_0", "r_child_2")
+    assert tree_of(root, 9)[0].awaited == waiting_of(root, 0).children == ("r_child_0", "r_child_2")
     end(trees, first)
     assert (tree_of(root, 9)[0].num_awaited, waiting_of(root, 0).num_unfinished_children) == (1, 1)

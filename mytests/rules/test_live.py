@@ -44,7 +44,8 @@ class TestTree:
             )
             last = Tokens("inserted", None, tuple(ids("l"))), Tokens("sampled", None, tuple(ids("z")))
             assert engine.live_tree("r", 2)[0].last_tokens == last
-            assert (child.state, child.finish_reason) == ("finished", "stop")
+            assert (child.state, child.finish_reason, child.is_merged) == ("finished", "stop", True)
+            assert [start <= end for start, end in root.waits] == [True] and root.awaited == ()
 
     def test_a_child_that_was_cancelled_is_told_as_such(self) -> None:
         """While its parent goes on."""
@@ -75,6 +76,8 @@ class TestTree:
         assert engine.live_tree("r", 100)[0].last_tokens == (Tokens("sampled", None, tuple(ids("a"))),)
         assert states_of(engine.live_tree("s", 100)) == {"s": "waiting"}
         engine.run(script)
+        (ended,) = engine.live_tree("r", 100)
+        assert (ended.state, ended.num_output_tokens, ended.ended is None) == ("finished", 4, False)
 
 
 class TestRequests:

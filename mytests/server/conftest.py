@@ -2,13 +2,17 @@
 """One server of each kind for all tests of this folder."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
-from mytests.harness.served import KINDS, Server, fields_for, hook_server
+from mytests.harness.served import KEY, KINDS, Server, fields_for, hook_server
 from mytests.harness.servers import until
 from mytests.harness.serving import IDLE_METRICS
 from mytests.harness.tiers import names
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 
 @pytest.fixture(scope="package", params=names(KINDS, [*KINDS][:1]))
@@ -27,3 +31,24 @@ def nothing_is_left(served: Server) -> Iterator[None]:
     assert served.waiting() == []
     for name in IDLE_METRICS:
         until(lambda: served.is_zero(name))  # noqa: B023
+
+
+@pytest.fixture
+def page(browser: "Browser", served: Server) -> Iterator["Page"]:
+    """The page after the key was given. Nothing goes wrong in it, and it loads nothing from elsewhere."""
+    from playwright.sync_api import expect
+
+    from mytests.harness.browser import PATIENCE_MS
+
+    page = browser.new_page(viewport={"width": 1200, "height": 700})
+    page.set_default_timeout(PATIENCE_MS)
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("request", lambda request: problems.extend([request.url] * (not request.url.startswith(served.address))))
+    page.goto(f"{served.address}/live")
+    page.get_by_label("API key").fill(KEY)
+    page.get_by_role("button", name="Use", exact=True).click()
+    expect(page.locator("#key")).to_be_hidden()
+    yield page
+    assert problems == []
+    page.close()

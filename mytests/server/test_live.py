@@ -1,36 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of running trees in a real browser, in front of a real server."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from forkjoin_task import PROMISE, SYNC
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from mytests.harness.browser import PATIENCE_MS
-from mytests.harness.served import KEY, NUM_CHILDREN, PROMPT, Server, waits_for_its_caller
+from mytests.harness.served import NUM_CHILDREN, PROMPT, Server, waits_for_its_caller
 
 pytestmark = [pytest.mark.model, pytest.mark.browser]
 
 expect.set_options(timeout=PATIENCE_MS)
-
-
-@pytest.fixture
-def page(browser: Browser, served: Server) -> Iterator[Page]:
-    """The page after the key was given. Nothing goes wrong in it, and it loads nothing from elsewhere."""
-    page = browser.new_page(viewport={"width": 1200, "height": 700})
-    page.set_default_timeout(PATIENCE_MS)
-    problems: list[str] = []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("request", lambda request: problems.extend([request.url] * (not request.url.startswith(served.address))))
-    page.goto(f"{served.address}/live")
-    page.get_by_label("API key").fill(KEY)
-    page.get_by_role("button", name="Use", exact=True).click()
-    expect(page.locator("#key")).to_be_hidden()
-    yield page
-    assert problems == []
-    page.close()
 
 
 def ask(page: Page, prompt: str, is_chat: bool = False) -> None:
