@@ -14,6 +14,7 @@ from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.protocols.outlines import outline_or_other_regex, outline_regex
 from sequence_hooks.serving.outlines.requests import (
     has_outlines,
+    misspelled_field,
     refused,
     refused_fields,
     regexes,
@@ -160,7 +161,16 @@ def test_what_is_no_chat_is_refused(request_: Request, message: str) -> None:
 def test_a_message_of_anthropics_form_has_no_fields_for_it() -> None:
     """Its model would drop them."""
     assert "skeleton is 'always', which /v1/messages has not" in (refused_fields({"skeleton": "always"}) or "")
+    assert "similar to 'skeleton'" in (refused_fields({"Skeleton": True}) or "")
     assert refused_fields({"model": "m:skeleton"}) is refused_fields([]) is None
+
+
+@pytest.mark.parametrize("name", ["skeletn", "out_line", "conclusions", "stream_childs"])
+def test_a_misspelled_field_is_refused(name: str) -> None:
+    """Upstream would ignore it; fields that are plainly others' pass, and those of outlines where there are none."""
+    assert f"'{name}' is not a field, but similar to " in (misspelled_field(Request(**{name: True}), SKELETON) or "")
+    assert misspelled_field(Request(skeleton=True, online=True, top_a=1, streaming=True), SKELETON) is None
+    assert misspelled_field(Request(skeletn=True), SpecialKwargs(promise_token_id=1)) is None
 
 
 def test_hooks_of_another_kind_have_no_outlines() -> None:

@@ -117,6 +117,7 @@ def test_a_request_may_switch_its_hooks_off(served: Server) -> None:
         ({"vllm_xargs": {"max_children": 1000}}, "max_children is 1000; the engine allows at most 16"),
         ({"vllm_xargs": {"max_childs": 1}}, "'max_childs' is not a field, but similar to 'max_children'"),
         ({"stream_children": "maybe"}, "stream_children.*maybe"),
+        ({"stream_childs": True}, "'stream_childs' is not a field, but similar to 'stream_children'"),
     ],
 )
 def test_a_bad_limit_is_the_clients_error(served: Server, extra: dict[str, Any], message: str, stream: bool) -> None:

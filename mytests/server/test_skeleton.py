@@ -312,6 +312,7 @@ class TestResponses:
 OWN: dict[str, Any] = {"model": ""}
 ANSWERED = [{"role": "assistant", "content": "x"}]
 REFUSED: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
+    (asking, {**OWN, "beside": {"skeletn": True}}, "'skeletn' is not a field, but similar to 'skeleton'"),
     (asking, {**OWN, "outline": []}, "outline is []; give a list of 1 to 10 points"),
     (asking, {**OWN, "outline": ["x"] * 10_000}, "give a list of 1 to 10 points"),
     (asking, {**OWN, "skeleton": True, "response_format": {"type": "json_object"}}, "response_format is 'json_object'"),

@@ -7,16 +7,12 @@ fields of `Limits`. Other names are ignored, except likely misspellings of ours,
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from itertools import islice
 from typing import Any, Literal
 
 from sequence_hooks.config.field_rules import least_of
-from sequence_hooks.config.misspellings import near_name
+from sequence_hooks.config.misspellings import misspelled
 from sequence_hooks.config.special_kwargs import SpecialKwargs, TreeLimits
 from sequence_hooks.text.messages import abbreviated
-
-_MAX_NAMES = 100
-"""The maximum number of names checked for misspelling: no user types more, and each costs time in the engine's loop."""
 
 _FLAT = (
     "with sequence hooks they belong to the sequences of a tree, and as one row they are those of no context. Read "
@@ -54,6 +50,7 @@ class Limits(TreeLimits):
     `sequence_hooks.config.cut_off`."""
 
 
+_NAMES = [field.name for field in fields(Limits)]
 _LIMITS = {field.name: least_of(field) for field in fields(TreeLimits)}
 """The least value of each limit."""
 
@@ -68,7 +65,8 @@ def limits_of(special_kwargs: SpecialKwargs, extra_args: Mapping[str, Any] | Non
         ValueError: a value is invalid or looser than the engine's, or a name is a misspelling of one of ours.
     """
     given = extra_args or {}
-    _check_names(given)
+    if reason := misspelled(given, _NAMES, "an argument"):
+        raise ValueError(f"extra_args: {reason}")
     values: dict[str, Any] = {name: getattr(special_kwargs, name) for name in _LIMITS}
     values |= {name: _check_limit(name, given[name], values[name]) for name in _LIMITS if name in given}
     if "continues" in given:
@@ -103,16 +101,6 @@ def max_tokens_without_tree(special_kwargs: SpecialKwargs, params: Any) -> int |
     limits = limits_of(special_kwargs, params.extra_args)
     of_tree = limits.max_tree_tokens if limits.hooks else None
     return min((each for each in (params.max_tokens, of_tree) if each is not None), default=None)
-
-
-def _check_names(given: Mapping[str, Any]) -> None:
-    ours = [field.name for field in fields(Limits)]
-    for name in islice(given, _MAX_NAMES):
-        if meant := near_name(str(name), ours):
-            raise ValueError(
-                f"extra_args: {abbreviated(name)} is not a field, but similar to {meant!r}; write {meant!r}, or give "
-                "an argument of your own another name"
-            )
 
 
 def _check_switch(name: str, value: Any) -> bool:

@@ -1,18 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detects misspellings of our names.
 
-A request's arguments may have names that are not ours, so a misspelled one would be ignored silently (`near_name`). In
-a configuration any other name is an error, which says what may have been meant (`unknown_names`).
+A request's fields and arguments may have names that are not ours, so a misspelled one would be ignored silently
+(`misspelled`). In a configuration any other name is an error, which says what may have been meant (`unknown_names`).
 """
 
 import re
 from collections.abc import Collection, Iterable
 from difflib import SequenceMatcher, get_close_matches
+from itertools import islice
+
+from sequence_hooks.text.messages import abbreviated
 
 _ALIKE = 0.8
 _ALIKE_WORDS = 0.7
-_TELLING_WORDS = ("hooks", "child", "children", "tree")
+_TELLING_WORDS = ("hooks", "child", "children", "tree", "skeleton", "outline", "conclusion")
 """Words that identify our names. "max" and "tokens" are not among them: "max_new_tokens" is not a misspelling."""
+
+_MAX_NAMES = 100
+"""The maximum number of names that are compared: no user types more, and each costs time in the engine's loop."""
+
+
+def misspelled(names: Iterable[object], ours: Collection[str], what: str) -> str | None:
+    """Which of a request's ``names`` misspells one of ``ours``, and what to do; None if none does.
+
+    Args:
+        what: What else may have such a name.
+    """
+    for name in islice(names, _MAX_NAMES):
+        if meant := near_name(str(name), ours):
+            return (
+                f"{abbreviated(name)} is not a field, but similar to {meant!r}; write {meant!r}, or give {what} of "
+                "your own another name"
+            )
+    return None
 
 
 def near_name(name: str, ours: Collection[str]) -> str | None:

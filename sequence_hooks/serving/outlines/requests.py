@@ -15,6 +15,7 @@ from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.limits import limits_of
+from sequence_hooks.config.misspellings import misspelled
 from sequence_hooks.config.outline_prompt import outline_prompt
 from sequence_hooks.protocols.outlines import (
     NUM_POINTS,
@@ -34,6 +35,9 @@ logger = logging.getLogger("vllm.sequence_hooks.outlines")
 
 ALIAS = ":skeleton"
 """Follows the model's name."""
+
+STREAM_CHILDREN = "stream_children"
+"""The field of any request with which a stream tells of children, too."""
 
 _FIELDS = ("skeleton", "outline", "conclusion")
 _ROUTES = "/v1/chat/completions, /v1/responses and /v1/messages answer"
@@ -135,6 +139,12 @@ def asked_by(request: Any) -> str | None:
     return next((field for field in _FIELDS if extra.get(field) not in (None, False)), None)
 
 
+def misspelled_field(request: Any, special_kwargs: SpecialKwargs) -> str | None:
+    """Why a request is refused that misspells one of our fields, which upstream would ignore; None if none does."""
+    ours = (*_FIELDS, STREAM_CHILDREN) if has_outlines(special_kwargs) else (STREAM_CHILDREN,)
+    return misspelled(getattr(request, "model_extra", None) or (), ours, "a field")
+
+
 def refused(request: Any) -> str | None:
     """Why a request of another kind than a chat's is refused; None if it asks for no outline."""
     field = asked_by(request)
@@ -147,9 +157,11 @@ def refused(request: Any) -> str | None:
 
 def refused_fields(body: Any) -> str | None:
     """Why the body of a request to ``/v1/messages`` is refused, whose model drops fields that it does not know."""
-    found = [field for field in _FIELDS if isinstance(body, dict) and body.get(field) not in (None, False)]
-    if not found:
+    if not isinstance(body, dict):
         return None
+    found = [field for field in _FIELDS if body.get(field) not in (None, False)]
+    if not found:
+        return misspelled(body, _FIELDS, "a field")
     return (
         f"{found[0]} is {abbreviated(body[found[0]])}, which /v1/messages has not; ask by the model's name, NAME{ALIAS}"
     )
@@ -185,7 +197,7 @@ def asking(form: Form, special_kwargs: SpecialKwargs, constrain: Callable[[Any, 
     if may_be_other and (num_points < 2 or form.thinks_by or _is_full(special_kwargs)):
         # What is so short, or is thought of first, is no outline.
         return None
-    streams_children = bool(request.stream and getattr(request, "stream_children", False))
+    streams_children = bool(request.stream and getattr(request, STREAM_CHILDREN, False))
     asked = Asked(own, may_be_other, streams_children, bool(concludes), limits.max_tree_tokens)
     answer, plain = OutlineAnswer(asked), request.model_copy(deep=True)
     _ask(form, asked, num_points, special_kwargs, constrain)
@@ -198,7 +210,7 @@ def asking(form: Form, special_kwargs: SpecialKwargs, constrain: Callable[[Any, 
     request.chat_template_kwargs = {"enable_thinking": False, **(request.chat_template_kwargs or {})}
     request.vllm_xargs = answer.attach({**(request.vllm_xargs or {}), **given})
     # On V1 it is no field, and what a client has sent would take its place.
-    extra.pop("stream_children", None)
+    extra.pop(STREAM_CHILDREN, None)
     return Asking(plain, request, answer, given)
 
 

@@ -18,11 +18,13 @@ from sequence_hooks.serving.live.questions import note_question
 from sequence_hooks.serving.outlines.forms import Chat, Form, Response
 from sequence_hooks.serving.outlines.requests import (
     ALIAS,
+    STREAM_CHILDREN,
     Asking,
     answered,
     asked_by,
     asking,
     has_outlines,
+    misspelled_field,
     refused,
     refused_fields,
     with_aliases,
@@ -35,8 +37,6 @@ from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.entrypoints.serve.utils.api_utils import should_include_usage
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import StructuredOutputsParams
-
-STREAM_CHILDREN = "stream_children"
 
 
 async def request_trees(upstream: Callable[..., Any], serving: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -95,14 +95,18 @@ async def request_batch(upstream: Callable[..., Any], serving: Any, request: Any
 
 
 async def check_model(upstream: Callable[..., Any], serving: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-    """Upstream's check of a request's model. What asks for an outline is refused where nobody reads that."""
-    if not has_outlines(_hooks_of(serving)):
+    """Upstream's check of a request's model, and of our fields. What asks for an outline is refused where nobody reads
+    that."""
+    special_kwargs = _hooks_of(serving)
+    if special_kwargs is None:
         return await upstream(serving, request, *args, **kwargs)
-    reason = None if isinstance(request, (ChatCompletionRequest, ResponsesRequest)) else refused(request)
+    answers_outlines, reason = has_outlines(special_kwargs), misspelled_field(request, special_kwargs)
+    if answers_outlines and not isinstance(request, (ChatCompletionRequest, ResponsesRequest)):
+        reason = refused(request) or reason
     if reason is not None:
         return serving.create_error_response(VLLMValidationError(reason))
     found = await upstream(serving, request, *args, **kwargs)
-    if found is not None and found.error.param == "model":
+    if answers_outlines and found is not None and found.error.param == "model":
         found.error.message += f" With {ALIAS!r} after it, a name asks for an outline."
     return found
 

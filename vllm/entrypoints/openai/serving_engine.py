@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from sequence_hooks.serving.outlines.requests import ALIAS, has_outlines, refused
+from sequence_hooks.serving.outlines.requests import ALIAS, has_outlines, misspelled_field, refused
 from sequence_hooks.text.messages import abbreviated_error
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import serving_engine as upstream
@@ -20,14 +20,17 @@ class OpenAIServing(upstream.OpenAIServing):
         return super().create_error_response(brief_text(message), *args, **kwargs)
 
     async def _check_model(self, request: Any) -> ErrorResponse | None:
-        """Upstream's `_check_model`. What asks for an outline is refused where nobody reads that."""
-        if not has_outlines(await special_kwargs_behind(self.engine_client)):
+        """Upstream's `_check_model`, and of our fields. What asks for an outline is refused where nobody reads that."""
+        special_kwargs = await special_kwargs_behind(self.engine_client)
+        if special_kwargs is None:
             return await super()._check_model(request)
-        reason = None if isinstance(request, ChatCompletionRequest) else refused(request)
+        answers_outlines, reason = has_outlines(special_kwargs), misspelled_field(request, special_kwargs)
+        if answers_outlines and not isinstance(request, ChatCompletionRequest):
+            reason = refused(request) or reason
         if reason is not None:
             return self.create_error_response(reason)
         found = await super()._check_model(request)
-        if found is not None and found.type == "NotFoundError":
+        if answers_outlines and found is not None and found.type == "NotFoundError":
             found.message += f" With {ALIAS!r} after it, a name asks for an outline."
         return found
 
