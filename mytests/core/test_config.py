@@ -10,7 +10,6 @@ import pytest
 import sequence_hooks
 from mytests.harness.plain import Tokenizer
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.config.misspellings import near_name
 from sequence_hooks.config.refusals import layers_not_injected, not_causal, not_shared
 from sequence_hooks.config.tokens import with_token_ids
 from sequence_hooks.handlers import Spawn
@@ -49,12 +48,6 @@ def test_errors_say_what_to_do() -> None:
     )
     with pytest.raises(ValueError, match=r"^special_kwargs: handlers has 'no', which is 2 tokens"):
         with_token_ids(SpecialKwargs(handlers={"no": "mytests.harness.plain.handler"}), Tokenizer())
-
-
-@pytest.mark.parametrize("name", ["maxtreetokens", "MaxTreeTokens", "max-tree-tokens"])
-def test_another_spelling_is_no_other_name(name: str) -> None:
-    """However its words are joined."""
-    assert near_name(name, ["max_children", "max_tree_tokens"]) == "max_tree_tokens"
 
 
 def test_a_request_may_have_the_id_of_an_older_one() -> None:

@@ -2,9 +2,7 @@
 """The page of running trees, its routes, and the same in a terminal, in front of an engine that is made up."""
 
 import asyncio
-import dataclasses
 import io
-import json
 import runpy
 import sys
 from collections.abc import Callable, Iterator
@@ -15,14 +13,10 @@ import httpx
 import pytest
 
 from mytests.harness.living import CHILD, ROOT
-from mytests.harness.outline_requests import with_messages
-from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.serving.live import terminal, watch
 from sequence_hooks.serving.live.page import live_page
-from sequence_hooks.serving.live.questions import note_question, question_of
 from sequence_hooks.serving.live.routes import _plain
 from sequence_hooks.serving.live.trees import LiveSequence
-from sequence_hooks.serving.outlines.forms import Chat
 
 
 class Decoding:
@@ -93,26 +87,6 @@ def serve(monkeypatch: pytest.MonkeyPatch, handler: Callable[[httpx.Request], ht
         return CLIENT(transport=httpx.MockTransport(handler), **options)
 
     monkeypatch.setattr(terminal.httpx, "Client", made)
-
-
-def test_texts_are_told_in_place_of_tokens() -> None:
-    """With who has sampled them."""
-    assert told(ROOT)["last_texts"] == [
-        {"origin": "sampled", "child": None, "text": "a!", "is_replaced": False},
-        {"origin": "merged", "child": "r_child_0", "text": "B\nC", "is_replaced": False},
-    ]
-    assert json.loads(json.dumps(told(ROOT)))["state"] == "blocked"
-    assert told(dataclasses.replace(ROOT, last_prompt=(104, 105)))["question"] == "hi"
-
-
-@pytest.mark.parametrize(
-    ("content", "question"), [("why?", "why?"), ([{"type": "text", "text": "why?"}, {}], "why?"), (None, "")]
-)
-def test_a_chat_tells_what_it_asks(content: Any, question: str) -> None:
-    """For the page alone. Of other requests it shows the end of their prompts."""
-    request = with_messages({"role": "user", "content": content})
-    note_question(SpecialKwargs(sync_token="s", live_page=True), Chat(request))
-    assert question_of(SimpleNamespace(extra_args=request.vllm_xargs)) == question
 
 
 def test_the_page_is_whole() -> None:

@@ -55,7 +55,7 @@ def test_a_request_may_switch_hooks_off_or_have_tighter_limits(case: Case) -> No
 MISSPELT = {
     "max_children": "max_childs max_child maxChildren MAX-CHILDREN max_childern",
     "max_child_depth": "child_depth max_children_depth",
-    "max_tree_tokens": "max_tree_token tree_tokens",
+    "max_tree_tokens": "max_tree_token tree_tokens maxtreetokens MaxTreeTokens max-tree-tokens",
     "max_tree_sequences": "max_tree_sequence",
     "max_running_children": "running_children",
     "hooks": "hook Hooks",

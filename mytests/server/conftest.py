@@ -2,17 +2,15 @@
 """One server of each kind for all tests of this folder."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pytest
+from playwright.sync_api import Browser, Page, expect
 
+from mytests.harness.browser import PATIENCE_MS
 from mytests.harness.served import KEY, KINDS, Server, fields_for, hook_server
 from mytests.harness.servers import until
 from mytests.harness.serving import IDLE_METRICS
 from mytests.harness.tiers import names
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
 
 
 @pytest.fixture(scope="package", params=names(KINDS, [*KINDS][:1]))
@@ -34,12 +32,8 @@ def nothing_is_left(served: Server) -> Iterator[None]:
 
 
 @pytest.fixture
-def page(browser: "Browser", served: Server) -> Iterator["Page"]:
+def page(browser: Browser, served: Server) -> Iterator[Page]:
     """The page after the key was given. Nothing goes wrong in it, and it loads nothing from elsewhere."""
-    from playwright.sync_api import expect
-
-    from mytests.harness.browser import PATIENCE_MS
-
     page = browser.new_page(viewport={"width": 1200, "height": 700})
     page.set_default_timeout(PATIENCE_MS)
     problems: list[str] = []

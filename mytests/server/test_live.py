@@ -38,8 +38,8 @@ def test_a_prompt_grows_a_tree(page: Page, is_chat: bool) -> None:
     expect(page.locator("#ended li").first.locator("[aria-current=true]")).to_be_visible()
 
 
-def test_a_click_shows_a_lanes_text(page: Page) -> None:
-    """All of it, with its line breaks."""
+def test_a_click_or_a_key_shows_a_lanes_text(page: Page) -> None:
+    """All of it, with its line breaks. Arrows lead from lane to lane."""
     ask(page, PROMPT)
     root = page.get_by_role("treeitem").first
     expect(root.locator(".state")).to_contain_text("stop")
@@ -47,6 +47,11 @@ def test_a_click_shows_a_lanes_text(page: Page) -> None:
     expect(page.locator("#whole pre")).to_contain_text(PROMISE)
     shown = page.locator("#whole pre").text_content() or ""
     assert shown.replace("\n", "⏎") == root.locator(".end").text_content()
+    page.keyboard.press("Escape")
+    expect(page.locator("#whole")).to_be_hidden()
+    root.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.locator("#whole h3")).to_contain_text("child 0")
     page.get_by_role("button", name="Close", exact=True).click()
     expect(page.locator("#whole")).to_be_hidden()
 

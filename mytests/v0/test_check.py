@@ -46,11 +46,7 @@ def test_what_fits_is_described(capsys: pytest.CaptureFixture[str]) -> None:
         "promise '<promise>' (3); sync '<sync>' (4); children begin with '<child>'; children end at '<sync>' (4), 'no'"
     )
     assert said["tokens"] == f"ok     {uses}"
-    fire = "'<promise>' (3): PromiseHandler, '<sync>' (4): SyncHandler; 2 tokens can fire one"
-    assert said["handlers"].endswith(fire)
     assert said["limits"].endswith("depth 1, 16 children at once; contexts of 512 tokens, a child's prefix has up to 1")
-    assert said["texts"].endswith("are in texts only with skip_special_tokens=false")
-    assert "no chat template" in said["chat"]
     status, said = checked(capsys, "examples/forkjoin-threadweaver", protocol="pasta")
     assert (status, said["texts"]) == (0, "ok     all hook tokens are in the texts that clients get")
     assert said["fields"].startswith("ok     protocol pasta: handlers")

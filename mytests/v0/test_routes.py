@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import io
 import json
+import socket
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
@@ -149,7 +150,8 @@ def test_only_a_bodys_errors_are_a_clients(app: Any) -> None:
 
 
 LIVE = dataclasses.replace(SYNC_HOOKS, live_page=True)
-REQUESTS = LiveRequests(2, (LiveRequest("r", 1.0, None, False, {"running": 1}, 0, 2, ROOT.last_tokens),))
+REQUEST = LiveRequest("r", 1.0, None, False, {"running": 1}, 0, 2, ROOT.last_tokens, last_prompt=(104, 105))
+REQUESTS = LiveRequests(2, (REQUEST,))
 
 
 class FakeClient:
@@ -191,8 +193,9 @@ def test_requests_are_listed_with_texts() -> None:
     told = server().get("/v1/live_requests").json()
     assert told["num_unfinished"] == 2
     (request,) = told["requests"]
-    assert (request["request_id"], request["num_by_state"]) == ("r", {"running": 1})
-    assert [piece["text"] for piece in request["last_texts"]] == ["a!", "B\nC"]
+    assert (request["request_id"], request["num_by_state"], request["question"]) == ("r", {"running": 1}, "hi")
+    texts = [tuple(piece.values()) for piece in request["last_texts"]]
+    assert texts == [("sampled", None, False, "a!"), ("merged", "r_child_0", False, "B\nC")]
 
 
 @pytest.mark.parametrize("request_id", ["r", *OF_USERS])
@@ -206,6 +209,12 @@ def test_of_others_the_error_names_the_list() -> None:
     """With the status of what is not there."""
     refused = server().get("/v1/live_requests/s")
     assert refused.status_code == 404 and "/v1/live_requests" in refused.text
+
+
+def test_a_port_in_use_is_one_line() -> None:
+    """Without upstream's traceback."""
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SystemExit, match="in use; give another"):
+        api_server.create_server_socket(taken.getsockname())
 
 
 def test_the_page_is_html() -> None:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Upstream's server, with routes for sequences that wait for their caller, and for those that run."""
 
+import socket
+import sys
 from argparse import Namespace
 from http import HTTPStatus
 from typing import Any
@@ -59,6 +61,7 @@ add_resume_routes(router, _client_of, upstream.validate_json_request)
 add_live_routes(router, _client_of)
 
 _build_app, _serve_http = upstream.build_app, upstream.serve_http
+_create_server_socket = upstream.create_server_socket
 
 
 def build_app(args: Namespace) -> FastAPI:
@@ -91,8 +94,17 @@ async def serve_http(app: FastAPI, *args: Any, **kwargs: Any) -> Any:
     return await _serve_http(app, *args, **kwargs)
 
 
-# Upstream's run_server_worker looks both up in its own module.
-upstream.build_app, upstream.serve_http = build_app, serve_http
+def create_server_socket(address: tuple[str, int]) -> socket.socket:
+    """Upstream's `create_server_socket`; where it cannot listen, the server ends with one line."""
+    host, port = address
+    try:
+        return _create_server_socket(address)
+    except OSError as error:
+        sys.exit(f"error: {host or '0.0.0.0'}:{port}: {error.strerror}; give another --port, or --host")
+
+
+# Upstream's run_server and its run_server_worker look them up in its own module.
+upstream.build_app, upstream.serve_http, upstream.create_server_socket = build_app, serve_http, create_server_socket
 
 
 __getattr__ = fall_back_to("vllm._upstream.entrypoints.openai.api_server")
