@@ -25,7 +25,7 @@ def note_question(special_kwargs: SpecialKwargs | None, form: Form) -> None:
 
 def question_of(params: Any) -> str:
     """What the chat asks that has these sampling parameters; empty if it does not say so."""
-    return str((getattr(params, "extra_args", None) or {}).get(_ARGUMENT, ""))
+    return str((getattr(params, "extra_args", None) or {}).get(_ARGUMENT, ""))[:_MAX_CHARACTERS]
 
 
 def _text(message: Any) -> str:
