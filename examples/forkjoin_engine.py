@@ -16,7 +16,7 @@ os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_USE_V1", "0")
 
-from forkjoin_task import CHILD, EOS, MERGE_SEPARATOR, PROMISE, SYNC, Mode
+from forkjoin_task import CHILD, EOS, MAX_TOKENS, MERGE_SEPARATOR, PROMISE, SYNC, Mode
 from transformers import AutoTokenizer
 
 from sequence_hooks import SpecialKwargs
@@ -32,8 +32,7 @@ if not IS_FORK:
 
 MODEL_FOLDER = Path(__file__).parent / "forkjoin-tiny"
 
-GREEDY = SamplingParams(temperature=0.0, max_tokens=40, skip_special_tokens=False)
-"""40 is more than any sequence of the task samples itself."""
+GREEDY = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS, skip_special_tokens=False)
 
 
 def hooks_for(mode: Mode, **fields: Any) -> SpecialKwargs:

@@ -34,6 +34,8 @@ MERGE_SEPARATOR = "\n"
 
 MIN_ITEMS, MAX_ITEMS = 2, 8
 MIN_LETTERS, MAX_LETTERS = 3, 8
+MAX_TOKENS = 40
+"""More than any sequence of the task samples itself."""
 
 _VERBS: dict[Mode, str] = {"sync": "fork", "promise": "call"}
 _HELD_OUT_SHARE = 10

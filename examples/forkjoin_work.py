@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same outputs three ways: by hooks, in sequence, and by a client that forks and joins by requests of its own.
 
-Steps of the model and tokens that it computes depend neither on the machine nor on who else uses it; seconds do.
+Steps of the model and tokens that it computes depend neither on the machine nor on who else uses it.
 """
 
-import statistics
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +12,8 @@ from forkjoin_engine import GREEDY, IS_FORK
 
 from vllm import LLM, CompletionOutput, RequestOutput, SamplingParams
 
-REPEATS = 3
 BLOCK_SIZE = 16 if IS_FORK else 32
 """The smallest that the engine takes: a client finds whole blocks in the prefix cache."""
-
-FIGURES = "docs/figures/benchmarks.md" if IS_FORK else "docs/figures/benchmarks-plugin.md"
-"""Where the page with larger models' figures is."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +23,6 @@ class Work:
     steps: int
     tokens: int
     """Tokens that the model has computed, of prompts and of outputs."""
-
-    seconds: float
-    """The median of several runs."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +46,11 @@ class Counted:
         scheduler.schedule = self._counting(scheduler.schedule)
 
     def work_of(self, work: Callable[[], object]) -> Work:
-        """What ``work`` costs, each time with an empty prefix cache."""
-        seconds = []
-        for _ in range(REPEATS):
-            self.engine.reset_prefix_cache()
-            self._steps.clear()
-            start = time.perf_counter()
-            work()
-            seconds.append(time.perf_counter() - start)
-        return Work(len(self._steps), sum(self._steps), statistics.median(seconds))
+        """What ``work`` costs, with an empty prefix cache."""
+        self.engine.reset_prefix_cache()
+        self._steps.clear()
+        work()
+        return Work(len(self._steps), sum(self._steps))
 
     def _counting(self, schedule: Callable[..., Any]) -> Callable[..., Any]:
         def counting(*args: Any, **kwargs: Any) -> Any:
@@ -89,15 +76,6 @@ def three_ways(hooked: Counted, plain: Counted, outputs: Sequence[RequestOutput]
         "in sequence": plain.work_of(lambda: _generate(plain.engine, whole)),
         "by a client": plain.work_of(lambda: _fork_and_join(plain.engine, outputs)),
     }
-
-
-def why_slower(ways: Mapping[str, Work]) -> str:
-    """A line for whoever sees that hooks take more seconds than another way; empty if they do not."""
-    hooks = ways["with hooks"].seconds
-    others = " and ".join(way for way, work in ways.items() if work.seconds < hooks)
-    if not others:
-        return ""
-    return f"Slower than {others}: a step of this 3 MB model is bookkeeping, not weights. Real figures: {FIGURES}"
 
 
 def num_round_trips(outputs: Sequence[RequestOutput]) -> int:
