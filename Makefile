@@ -135,21 +135,20 @@ fuzz-injection bench-fairness: setup plugin
 mutate mutate-plugin rl-trl: setup plugin ## a mutation score, or that of ARGS='sequence_hooks.tree.rules.*'
 	@.venv/bin/tox -q -e $@ -- $(ARGS)
 
-# A real language model, and one that is trained to fork and join. $(BASE) is the folder of the first.
+# A real language model, and one that is trained to fork and join.
 LANGUAGE := $(CURDIR)/build/language
 ADAPTER ?= $(CURDIR)/examples/forkjoin-language/adapter
-BASE = $$($(PLUGIN_PYTHON) -m build_tools.language_model | tail -n 1)
-WITH_BASE = @base=$(BASE); test -d "$$base" || exit 1; mkdir -p $(LANGUAGE); $(IN_PLUGIN)
+BASE := $(LANGUAGE)/smollm2
 
-language-model: plugin
+language-model: plugin ## a real language model, SmolLM2-135M-Instruct, in build/language/smollm2
 	@$(PLUGIN_PYTHON) -m build_tools.language_model
 
-$(LANGUAGE)/answers.jsonl: examples/forkjoin-language/questions/train.txt | .venv-plugin/.ready
-	$(WITH_BASE) $(PLUGIN_PYTHON) -W ignore examples/language_data.py $$base $@.part
+$(LANGUAGE)/answers.jsonl: examples/forkjoin-language/questions/train.txt | language-model
+	@$(PLUGIN) examples/language_data.py $(BASE) $@.part
 	@mv $@.part $@
 
-$(LANGUAGE)/model/config.json: $(ADAPTER)/adapter_model.safetensors build_tools/language_model.py | .venv-plugin/.ready
-	$(WITH_BASE) $(PLUGIN_PYTHON) -W ignore examples/merge_language.py $$base $(LANGUAGE)/model --adapter $(ADAPTER)
+$(LANGUAGE)/model/config.json: $(ADAPTER)/adapter_model.safetensors build_tools/language_model.py | language-model
+	@$(PLUGIN) examples/merge_language.py $(BASE) $(LANGUAGE)/model --adapter $(ADAPTER)
 	@touch $@
 
 language-data: $(LANGUAGE)/answers.jsonl
@@ -162,15 +161,15 @@ build/trainer/.ready: requirements/language-trainer.txt | .venv-plugin/.ready
 demo-language: merge-language ## a real language model forks and joins: three questions, their trees, and their times
 	@$(PLUGIN) examples/demo_language.py $(LANGUAGE)/model $(ARGS)
 
-train-language = examples/train_language.py $$base $(LANGUAGE)/answers.jsonl $(LANGUAGE)/adapter
-score-language = examples/measure_language.py $$base $(LANGUAGE)/model --page $(LANGUAGE)/score.md
-bench-language = -m benchmarks.language $$base --trained $(LANGUAGE)/model --output $(CURDIR)/build/bench-language
-rl-language = examples/rl_on_language.py $$base $(LANGUAGE)/model
+train-language = examples/train_language.py $(BASE) $(LANGUAGE)/answers.jsonl $(LANGUAGE)/adapter
+score-language = examples/measure_language.py $(BASE) $(LANGUAGE)/model --page $(LANGUAGE)/score.md
+bench-language = -m benchmarks.language $(BASE) --trained $(LANGUAGE)/model --output $(CURDIR)/build/bench-language
+rl-language = examples/rl_on_language.py $(BASE) $(LANGUAGE)/model
 train-language: $(LANGUAGE)/answers.jsonl
 train-language rl-language: build/trainer/.ready
 score-language bench-language rl-language bench-speculation agreement-language: merge-language
 train-language score-language bench-language rl-language:
-	$(WITH_BASE):$(CURDIR)/build/trainer $(PLUGIN_PYTHON) -W ignore $($@) $(ARGS)
+	@$(IN_PLUGIN):$(CURDIR)/build/trainer $(PLUGIN_PYTHON) -W ignore $($@) $(ARGS)
 
 agreement-language: ARGS = --language $(LANGUAGE)/model --count 50
 agreement agreement-language: setup plugin

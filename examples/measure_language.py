@@ -37,7 +37,7 @@ class Piece:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("base", type=Path, help="the folder that `make language-model` prints")
+    parser.add_argument("base", type=Path, help="the link that `make language-model` prints")
     parser.add_argument("trained", type=Path, help="the folder that merge_language.py has written")
     parser.add_argument("--questions", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0, help="of the draw of trees that are shown")

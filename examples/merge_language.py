@@ -38,7 +38,7 @@ def _base_name(name: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("base", type=Path, help="the folder that `make language-model` prints")
+    parser.add_argument("base", type=Path, help="the link that `make language-model` prints")
     parser.add_argument("output", type=Path, help="the merged model's folder")
     parser.add_argument("--adapter", type=Path, default=ADAPTER)
     arguments = parser.parse_args()

@@ -96,7 +96,7 @@ def task_of(model: Any, tokenizer: Any, prompts: int, samples: int) -> Task:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("base", type=Path, help="the folder that `make language-model` prints")
+    parser.add_argument("base", type=Path, help="the link that `make language-model` prints")
     parser.add_argument("merged", type=Path, help="the folder that merge_language.py has written")
     parser.add_argument("--adapter", type=Path, default=ADAPTER)
     parser.add_argument("--steps", type=int, default=10)

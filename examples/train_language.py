@@ -159,7 +159,7 @@ def _order(num_rows: int, plan: Plan) -> Iterator[list[int]]:
 
 def parse_arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("model", help="the folder that `make language-model` prints")
+    parser.add_argument("model", help="the link that `make language-model` prints")
     parser.add_argument("answers", type=Path, help="what language_data.py has written")
     parser.add_argument("output", type=Path, help="the adapter's folder")
     parser.add_argument("--epochs", type=int, default=3)
