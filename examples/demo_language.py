@@ -12,7 +12,8 @@ from demo_screen import screen
 
 NEXT = (
     "cd examples; ../.venv-plugin/bin/vllm serve ../build/language/smollm2 --served-model-name chat --dtype float32 "
-    """--enforce-eager --max-model-len 2048 --special-kwargs '{"protocol": "skeleton", "live_page": true}'"""
+    "--enforce-eager --max-model-len 2048 --gpu-memory-utilization 0.3 "
+    """--special-kwargs '{"protocol": "skeleton", "live_page": true}'"""
 )
 """The model that was not taught anything answers by outlines, as the README shows."""
 

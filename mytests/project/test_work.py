@@ -14,6 +14,7 @@ from forkjoin_engine import GREEDY, hooks_for, open_engine
 from forkjoin_task import MODES, Mode
 from forkjoin_work import BLOCK_SIZE, Counted, stretches, three_ways
 
+from mytests.harness.environment import EXAMPLES
 from mytests.harness.served import PROMPT
 from mytests.harness.servers import SURE_PROMPT
 from mytests.harness.sure import MIN_MARGIN, margin, sure_prompts
@@ -134,6 +135,27 @@ def test_the_demo_shows_what_becomes_of_sequences_and_blocks() -> None:
     for piece in ("r has 'ab'; give one character", "r waits for its caller: resume r", "[B][hey]z$"):
         assert piece in others
     assert others.count("FINISHED_ABORTED") == 2
+
+
+DEMO = """
+import os, pathlib, demo_screen
+demo_screen.LOGS = pathlib.Path()
+with demo_screen.screen("demo") as shown:
+    with shown.working("Loading"):
+        os.system("echo noise; echo more >&2")
+    shown.end("a tree", "make test")
+    1 / 0
+"""
+
+
+def test_a_demo_keeps_noise_in_its_log(tmp_path: Path) -> None:
+    """Also that of other processes. It ends with what was shown and comes next, unless it fails: then with its log."""
+    environment = os.environ | {"PYTHONPATH": EXAMPLES}
+    done = subprocess.run([sys.executable, "-c", DEMO], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    shown = "Loading ...\nShown:  a tree\nEngine: the fork of vLLM 0.9.2 (V0)\nNext:   make test\n"
+    fault = "ZeroDivisionError: division by zero\nThe demo has failed. More is in demo.log\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, f"vLLM's own log: demo.log\n{shown}{fault}", "")
+    assert (tmp_path / "demo.log").read_text().startswith("noise\nmore\nTraceback")
 
 
 def test_the_runner_tells_what_a_failing_test_states(tmp_path: Path) -> None:
