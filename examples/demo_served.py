@@ -101,8 +101,13 @@ async def ask(url: str, prompts: list[str]) -> list[Any]:
     async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
 
         async def complete(prompt: str) -> Any:
-            fields = {"max_tokens": MAX_TOKENS, "temperature": 0, "extra_body": {"skip_special_tokens": False}}
-            completion = await client.completions.create(model="tiny", prompt=prompt, **fields)
+            completion = await client.completions.create(
+                model="tiny",
+                prompt=prompt,
+                max_tokens=MAX_TOKENS,
+                temperature=0,
+                extra_body={"skip_special_tokens": False},
+            )
             return completion.choices[0]
 
         return await asyncio.gather(*map(complete, prompts))

@@ -19,7 +19,7 @@ from vllm.entrypoints.cli.serve import cmd_init
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ["README.md", *(f"docs/{name}.md" for name in ("install", "skeleton", "live", "your-model"))]
+PAGES = [f"{name}.md" for name in ("README", "docs/install", "docs/skeleton", "docs/live", "docs/your-model")]
 PAGES += ["examples/forkjoin-language/README.md"]
 MADE = {*(LINKS / name for name in MODELS), LINKS / "model"}
 COMMAND = re.compile(r"((?:'[^']*'|#[^\n]*|[^'#\n])*)\n(.*)", flags=re.S)
