@@ -140,7 +140,7 @@ def test_the_demo_shows_what_becomes_of_sequences_and_blocks() -> None:
 DEMO = """
 import os, pathlib, demo_screen
 demo_screen.LOGS = pathlib.Path()
-with demo_screen.screen("demo") as shown, shown.working("Loading"):
+with demo_screen.screen("demo") as shown, shown.working("Work"):
     os.system("echo noise; echo more >&2")
     shown.end("trees", "make it")
     1 / 0
@@ -151,7 +151,7 @@ def test_a_demo_keeps_noise_in_its_log(tmp_path: Path) -> None:
     """Also that of other processes. It ends with what was shown and comes next, unless it fails: then with its log."""
     environment = os.environ | {"PYTHONPATH": EXAMPLES}
     done = subprocess.run([sys.executable, "-c", DEMO], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    shown = "vLLM's own log: demo.log\nLoading ...\nShown:  trees\nEngine: the fork of vLLM 0.9.2 (V0)\nNext:   make it\n"
+    shown = "vLLM's own log: demo.log\nWork ...\nShown:  trees\nEngine: the fork of vLLM 0.9.2 (V0)\nNext:   make it\n"
     fault = "ZeroDivisionError: division by zero\nThe demo has failed. More is in demo.log\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, shown + fault, "")
     assert (tmp_path / "demo.log").read_text().startswith("noise\nmore\nTraceback")
