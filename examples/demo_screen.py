@@ -33,8 +33,17 @@ class Screen:
     def working(self, on: str) -> Iterator[None]:
         """A line that moves until the block ends; whatever is no terminal gets only the text."""
         self.show(f"{on} ...")
-        columns, is_still = (SpinnerColumn(), TimeElapsedColumn()), not self._console.is_terminal
-        with Progress(*columns, console=self._console, transient=True, disable=is_still) as progress:
+        # Python's streams lead to the log; on a terminal rich would bring what they get back to the screen.
+        line = Progress(
+            SpinnerColumn(),
+            TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            disable=not self._console.is_terminal,
+        )
+        with line as progress:
             progress.add_task(on, total=None)
             yield
 
