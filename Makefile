@@ -69,15 +69,8 @@ test test-fork test-plugin test-releases test-paths test-floats test-browser tes
 	@sh build_tools/run.sh $@ $($@)
 
 DEVICE_PYTHON ?= python3
-bench-device: ## there, how fast trees are, in nine minutes; device-bundle makes what it lacks without a network
-	@$(DEVICE_PYTHON) -c "from build_tools.plugin import WORKSPACE, make_workspace; make_workspace(WORKSPACE)"
-	@$(IN_PLUGIN) $(DEVICE_PYTHON) -m benchmarks.device $(ARGS)
-
-test-device: ## on a machine with an accelerator, for which DEVICE_PYTHON has a vLLM and the plug-in
-	@$(DEVICE_PYTHON) -m build_tools.device
-	@$(IN_PLUGIN) $(DEVICE_PYTHON) -m sequence_hooks.selfcheck examples/forkjoin-tiny --max-model-len 512 \
-	  --gpu-memory-utilization 0.3
-	@$(IN_PLUGIN) $(DEVICE_PYTHON) -m pytest -m device mytests/v1
+bench-device test-device: ## on an accelerator, for which DEVICE_PYTHON has a vLLM and the plug-in: speed, and tests
+	@$(DEVICE_PYTHON) -m build_tools.device $@ $(ARGS)
 
 lint: setup plugin ## ruff and mypy on our code
 	@.venv/bin/ruff check .

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m build_tools.device``: whether the vLLM of this interpreter has an accelerator for `make test-device`.
+"""``python -m build_tools.device test-device``, or ``bench-device``: what runs on an accelerator.
 
-That is a stock vLLM which its user has installed for the device, and the plug-in beside it.
+The vLLM of this interpreter is a stock one that its user has installed for it, with the plug-in beside it.
 """
 
+import os
 import subprocess
 import sys
 
@@ -16,34 +17,43 @@ from importlib.util import find_spec
 from vllm import __version__
 from vllm.platforms import current_platform as here
 name = "" if here.is_cpu() else here.get_device_name()
-lacking = [name for name in ("pytest", "hypothesis") if find_spec(name) is None]
+lacking = [name for name in {needed} if find_spec(name) is None]
 lacking += [] if "sequence_hooks" in entry_points(group="vllm.general_plugins").names else ["the plug-in"]
 print(__version__, name, " and ".join(lacking), sep="\\n")
 """
+_SELFCHECK = "-m sequence_hooks.selfcheck examples/forkjoin-tiny --max-model-len 512 --gpu-memory-utilization 0.3"
+_RUNS = {"bench-device": ["-m benchmarks.device"], "test-device": [_SELFCHECK, "-m pytest -m device mytests/v1"]}
+_NEEDED = {"bench-device": (), "test-device": ("pytest", "hypothesis")}
 
 
 def main() -> int:
     """Exit status; what is wrong is on standard error."""
+    name, *arguments = sys.argv[1:]
     try:
         make_workspace(WORKSPACE)
-        print(f"device: {device_of(sys.executable)}")
+        print(f"device: {device_of(sys.executable, _NEEDED[name])}")
     except SetupError as error:
-        print(f"error: {error}; nothing was tested", file=sys.stderr)
+        print(f"error: {error}; nothing was run", file=sys.stderr)
         return 1
-    return 0
+    path = os.pathsep.join(map(str, (WORKSPACE, WORKSPACE / "examples")))
+    environment = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": path}
+    runs = ([sys.executable, *words.split(), *arguments] for words in _RUNS[name])
+    return max(subprocess.run(run, cwd=WORKSPACE, env=environment, check=False).returncode for run in runs)
 
 
-def device_of(interpreter: str) -> str:
-    """The device and the vLLM that ``interpreter`` has for it.
+def device_of(interpreter: str, needed: tuple[str, ...]) -> str:
+    """The device and the vLLM that ``interpreter`` has for it, and whether it has the packages that are ``needed``.
 
     Raises:
         SetupError: it has none; the message says what is missing.
     """
     # Not in the checkout, where the fork's vllm would be found.
-    probe = subprocess.run([interpreter, "-c", _PROBE], cwd=WORKSPACE, capture_output=True, text=True)
+    probe = subprocess.run(
+        [interpreter, "-c", _PROBE.replace("{needed}", repr(needed))], cwd=WORKSPACE, capture_output=True, text=True
+    )
     if probe.returncode:
         (*_, why) = ["no message", *probe.stderr.strip().splitlines()]
-        way_out = "name one that has it for your accelerator: make test-device DEVICE_PYTHON=/path/to/python"
+        way_out = "name one that has it for your accelerator in DEVICE_PYTHON"
         raise SetupError(f"{interpreter} has no vLLM that can be imported ({why}); {way_out}")
     version, name, lacking = probe.stdout.splitlines()[-3:]
     if not name:

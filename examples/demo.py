@@ -9,7 +9,7 @@ import os
 
 from demo_screen import is_fork, screen
 
-NAME, NEXT = ("demo", "make demo-plugin") if is_fork() else ("demo-plugin", "python examples/demo_served.py")
+NAME, NEXT = ("demo", "make demo-plugin") if is_fork() else ("demo-plugin", "the same over HTTP, below")
 
 
 def main() -> None:
