@@ -17,7 +17,6 @@ from mdit_py_plugins.anchors import anchors_plugin
 from msgspec import Struct
 
 from build_tools.configuration_page import PAGE, page
-from build_tools.releases import SHA256
 from docs.tools.site import node_ids_by_rule, with_tests
 from mytests.harness.characters import CharTokenizer
 from sequence_hooks.config import SpecialKwargs
@@ -46,7 +45,6 @@ FILE = re.compile(
 TARGETS = re.compile(r"(?:`|\$ )make ([a-z -]*[a-z])")
 RULE = re.compile(r"^([a-z][a-z -]*?) ?[:=]", flags=re.M)
 RANGE = re.compile(r"\b(0\.\d\d) to (0\.\d\d)\b")
-LIST = re.compile(r"(?:0\.\d\d\.\d, )+0\.\d\d\.\d and 0\.\d\d\.\d")
 TELLING = {"logger.warning", "logger.error", "logger.exception", "_refuse"}
 
 
@@ -210,13 +208,6 @@ def test_every_range_of_releases_is_that_of_the_plug_in() -> None:
     ranges = found_today(RANGE)
     assert {"README.md", "TODO.md", "docs/engines.md", "docs/install.md"} <= set(ranges)
     assert set().union(*ranges.values()) == {(releases.TESTED[0], releases.TESTED[-1])}, ranges
-
-
-def test_the_other_releases_are_listed_once() -> None:
-    """Those that `make test-releases` runs the tests on, which are all but the installed one."""
-    *others, last = SHA256
-    listed = f"{', '.join(others)} and {last}"
-    assert found_today(LIST) == {"docs/internals/plugin.md": {listed}}
 
 
 def test_each_release_is_treated_as_the_pages_say() -> None:
