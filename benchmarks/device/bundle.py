@@ -5,8 +5,10 @@ That is the plug-in's wheel, and what its tests need and an image with a vLLM ha
 """
 
 import argparse
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +26,10 @@ def main() -> None:
     for old in FOLDER.glob("*.whl"):
         old.unlink()
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", FOLDER, ROOT / "sequence_hooks"], check=True)
+    with tempfile.TemporaryDirectory() as folder:
+        # Whoever builds a wheel leaves files beside its sources.
+        copy = shutil.copytree(ROOT / "sequence_hooks", Path(folder) / "sequence_hooks")
+        subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", FOLDER, copy], check=True)
     wheels = ["download", "--only-binary=:all:", "--python-version", python, "--no-deps", "--dest", FOLDER]
     subprocess.run([*pip, *wheels, *_closure()], check=True)
     size = sum(each.stat().st_size for each in FOLDER.iterdir())
