@@ -52,7 +52,7 @@ def shown_on(page: str) -> list[tuple[str, str]]:
 def test_what_a_server_is_given_exists(page: str) -> None:
     """Its options by its own parser, and its model in examples/, or where `make` puts one."""
     plugin.register()
-    parser = FlexibleArgumentParser()
+    parser = FlexibleArgumentParser()  # type: ignore[no-untyped-call]
     cmd_init()[0].subparser_init(parser.add_subparsers())
     for command in (text for text, _ in shown_on(page) if text.startswith("vllm serve ")):
         model = Path(EXAMPLES, parser.parse_args(shlex.split(command)[1:]).model_tag)
