@@ -13,7 +13,6 @@ import pytest
 from markdown_it import MarkdownIt
 
 from build_tools.language_model import LINKS, MODELS
-from mytests.harness.environment import EXAMPLES
 from sequence_hooks.v1 import plugin
 from vllm.entrypoints.cli.serve import cmd_init
 from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -55,7 +54,7 @@ def test_what_a_server_is_given_exists(page: str) -> None:
     parser = FlexibleArgumentParser()  # type: ignore[no-untyped-call]
     cmd_init()[0].subparser_init(parser.add_subparsers())
     for command in (text for text, _ in shown_on(page) if text.startswith("vllm serve ")):
-        model = Path(EXAMPLES, parser.parse_args(shlex.split(command)[1:]).model_tag)
+        model = ROOT / "examples" / parser.parse_args(shlex.split(command)[1:]).model_tag
         assert model.is_dir() or Path(os.path.normpath(model)) in MADE
 
 
