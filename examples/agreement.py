@@ -8,6 +8,7 @@ is the language model that answers, held-out questions: `make agreement-language
 """
 
 import argparse
+import gc
 import hashlib
 import json
 import sys
@@ -61,10 +62,12 @@ def all_answers(count: int) -> dict[str, list[Record]]:
     """What this environment's vLLM answers to ``count`` prompts in each of `WAYS`."""
     records: dict[str, list[Record]] = {}
     for name, (mode, fields) in WAYS.items():
-        # A device's memory has to hold the engine before this one, too, until that has ended.
         engine = open_engine(hooks_for(mode, **fields), gpu_memory_utilization=0.3)
         outputs = engine.generate(held_out_prompts(count, SEED, mode), GREEDY, use_tqdm=False)
         records[name] = [record_of(output) for output in outputs]
+        # An engine in this process takes down what the next one would have set up.
+        del engine
+        gc.collect()
     return records
 
 

@@ -35,4 +35,4 @@ def test_trees_are_those_of_the_fork() -> None:
 def test_random_histories_obey_the_oracle() -> None:
     """Upstream's kernels for adapters take no float32, in which the oracle computes."""
     among = ALL.filter(lambda history: not history.setup.max_loras)
-    assert fuzz(seconds=150, first_seed=0, max_histories=100, shrinks=False, among=among).histories == 100
+    assert fuzz(seconds=600, first_seed=0, max_histories=100, shrinks=False, among=among).histories == 100
