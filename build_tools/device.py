@@ -4,6 +4,7 @@
 The vLLM of this interpreter is a stock one that its user has installed for it, with the plug-in beside it.
 """
 
+import argparse
 import os
 import subprocess
 import sys
@@ -28,17 +29,20 @@ _NEEDED = {"bench-device": (), "test-device": ("pytest", "hypothesis")}
 
 def main() -> int:
     """Exit status; what is wrong is on standard error."""
-    name, *arguments = sys.argv[1:]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", choices=_RUNS)
+    options, arguments = parser.parse_known_args()
     try:
         make_workspace(WORKSPACE)
-        print(f"device: {device_of(sys.executable, _NEEDED[name])}")
+        print(f"device: {device_of(sys.executable, _NEEDED[options.run])}", flush=True)
     except SetupError as error:
         print(f"error: {error}; nothing was run", file=sys.stderr)
         return 1
     path = os.pathsep.join(map(str, (WORKSPACE, WORKSPACE / "examples")))
     environment = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": path}
-    runs = ([sys.executable, *words.split(), *arguments] for words in _RUNS[name])
-    return max(subprocess.run(run, cwd=WORKSPACE, env=environment, check=False).returncode for run in runs)
+    commands = [[sys.executable, *words.split(), *arguments] for words in _RUNS[options.run]]
+    statuses = [subprocess.run(each, cwd=WORKSPACE, env=environment, check=False).returncode for each in commands]
+    return int(any(statuses))
 
 
 def device_of(interpreter: str, needed: tuple[str, ...]) -> str:

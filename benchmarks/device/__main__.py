@@ -28,9 +28,10 @@ from benchmarks.device.bandwidth import here
 from benchmarks.device.bundle import install
 from benchmarks.device.page import write_page
 from benchmarks.device.plan import FULL, QUICK, Side, Suite
-from benchmarks.device.shapes import SHAPES, Shape
+from benchmarks.device.shapes import MEASURED, Shape
 from benchmarks.device.side import Row, Task
 
+ROOT = Path(__file__).resolve().parents[2]
 LEAST_SECONDS = 60
 """What a side gets at least: with less, a large model's engine would hardly have started."""
 
@@ -47,6 +48,7 @@ def main() -> None:
     page, device = arguments.output / "benchmarks-device.md", here()
     rows: list[Row] = []
     failures: dict[str, str] = {}
+    contexts = _contexts(arguments.tiny)
     with (arguments.output / "rows.jsonl").open("w") as saved, tempfile.TemporaryDirectory() as folder:
         for index, (shape, side) in enumerate(series):
             name, left = f"{shape.name}, {side.name}", end - time.monotonic()
@@ -58,7 +60,7 @@ def main() -> None:
                     print(json.dumps(asdict(row)), file=saved, flush=True)
             except RuntimeError as error:
                 failures[name] = str(error)
-            page.write_text(write_page(rows, failures, suite.child_tokens, device))
+            page.write_text(write_page(rows, failures, suite.child_tokens, device, contexts))
     print(page.read_text())
     print(page)
     if not rows or (arguments.tiny and failures):
@@ -68,13 +70,21 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true", help="a tiny model, two minutes on a CPU; fails if a side does")
-    parser.add_argument("--models", choices=sorted(SHAPES), help="measure one of the models only")
+    parser.add_argument("--models", choices=[shape.name for shape in MEASURED], help="measure one of the models only")
     parser.add_argument("--seconds", type=positive, help="the time for all of it")
-    parser.add_argument("--output", type=Path, default=Path("build/bench-device"), help="folder to write into")
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench-device", help="folder to write into")
     parser.add_argument(
         "--install", type=Path, metavar="FOLDER", help="install the wheels of `make device-bundle` first"
     )
     return parser.parse_args()
+
+
+def _contexts(is_tiny: bool) -> str:
+    """What contexts read once would gain, by bytes and in attention alone."""
+    command = [sys.executable, "-m", "benchmarks.device.contexts", *(["--tiny"] if is_tiny else [])]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    fault = f"\n\nAttention was not measured: status {done.returncode}." if done.returncode else ""
+    return done.stdout.strip() + fault
 
 
 def _measured(
@@ -104,8 +114,13 @@ def _measured(
         assert process.stdout is not None
         timer = Timer(left, os.killpg, (process.pid, signal.SIGKILL))
         timer.start()
-        yield from map(Row.of, process.stdout)
-        timer.cancel()
+        try:
+            yield from map(Row.of, process.stdout)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+        finally:
+            timer.cancel()
     if process.returncode:
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
         why = "its time was over" if process.returncode == -signal.SIGKILL else lines[-1] if lines else "no message"

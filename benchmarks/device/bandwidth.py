@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device that is measured, and how fast it copies its memory."""
+"""The device that is measured, and how fast it copies its memory: ``python -m benchmarks.device.bandwidth``."""
 
+import json
+import subprocess
+import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 
 
@@ -20,7 +23,12 @@ class Device:
 
 
 def here() -> Device:
-    """The device of this machine."""
+    """The device of this machine, asked in a process of its own: this one is to hold none of its memory."""
+    asked = subprocess.run([sys.executable, "-m", __name__], stdout=subprocess.PIPE, text=True, check=True)
+    return Device(**json.loads(asked.stdout.splitlines()[-1]))
+
+
+def _measured() -> Device:
     import torch
 
     from vllm import __version__
@@ -43,3 +51,7 @@ def here() -> Device:
     return Device(
         name, f"vLLM {__version__}, PyTorch {torch.__version__}, CUDA or HIP {driver}", 2 * len(source) / seconds
     )
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(_measured())))

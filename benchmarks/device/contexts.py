@@ -14,10 +14,9 @@ from typing import Any
 import torch
 
 from benchmarks.device.script import LONGEST_CHILD
-from benchmarks.device.shapes import LARGE, MIDDLE, SMALL, TINY, Shape
+from benchmarks.device.shapes import MEASURED, TINY, Shape
 from benchmarks.device.tables import markdown
 
-SHAPES = (SMALL, MIDDLE, LARGE)
 CONTEXTS, CHILDREN = (512, 2048, 8192, 32768), (4, 8, 16)
 OWN = LONGEST_CHILD // 2
 """Tokens that a child has of its own, on average."""
@@ -37,7 +36,7 @@ def bytes_table() -> str:
     """`gain_by_bytes` for all shapes, contexts and numbers of children."""
     rows = [
         [shape.name, str(context), *(f"{gain_by_bytes(shape, context, children):.2f}" for children in CHILDREN)]
-        for shape in SHAPES
+        for shape in MEASURED
         for context in CONTEXTS
     ]
     return markdown(["shape", "context", *(f"{children} children" for children in CHILDREN)], rows)
@@ -160,9 +159,10 @@ def _milliseconds(attend: Attend, device: str) -> float:
 def main() -> None:
     """Print both tables."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    shapes, contexts = ((TINY,), (512, 2048)) if "--tiny" in sys.argv else (SHAPES, CONTEXTS)
+    shapes, contexts = ((TINY,), (512, 2048)) if "--tiny" in sys.argv else (MEASURED, CONTEXTS)
     headers = ["shape", "context", "children", "attention", "each, ms", "once, ms", "each / once"]
-    print(bytes_table(), markdown(headers, list(measured(device, shapes, contexts))), sep="\n\n")
+    print(bytes_table(), end="\n\n", flush=True)
+    print(markdown(headers, list(measured(device, shapes, contexts))))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 from benchmarks.device.bandwidth import Device
-from benchmarks.device.contexts import bytes_table
 from benchmarks.device.plan import CLIENT, HOOKS, HTTP_CLIENT, HTTP_HOOKS, INJECTING, SEQUENCE, SIDES, Cell
 from benchmarks.device.shapes import SHAPES
 from benchmarks.device.side import Row
@@ -20,8 +19,8 @@ _PAIRS = (
 )
 
 
-def write_page(rows: Rows, failures: Mapping[str, str], child_tokens: int, device: Device) -> str:
-    """The page, in Markdown."""
+def write_page(rows: Rows, failures: Mapping[str, str], child_tokens: int, device: Device, contexts: str) -> str:
+    """The page, in Markdown; ``contexts`` are the tables of `benchmarks.device.contexts`."""
     parts = [
         "# Trees on a device",
         f"{device.name}; {device.software}; a copy within memory moves {device.bandwidth / 1e9:.0f} GB/s. Weights are "
@@ -33,7 +32,7 @@ def write_page(rows: Rows, failures: Mapping[str, str], child_tokens: int, devic
         parts += [f"## {shape}", _seconds(own), _counts(own), _ratios(own, child_tokens), _steps(own, device)]
     if failures:
         parts += ["## Not measured", *(f"- {name}: {why}" for name, why in failures.items())]
-    parts += ["## Contexts read once, by bytes", bytes_table()]
+    parts += ["## Contexts read once", contexts]
     return "\n\n".join(parts) + "\n"
 
 

@@ -5,10 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from transformers import LlamaConfig, PreTrainedTokenizerFast
-
 from benchmarks.device.script import EOS
 
 MAX_MODEL_LEN = 40960
@@ -44,6 +40,11 @@ class Shape:
 
     def save(self, folder: Path, child_tokens: int) -> Path:
         """Write configuration and tokenizer to a folder of ``folder``, which is returned."""
+        # Where PyTorch is alone, shapes are of use all the same.
+        from tokenizers import Tokenizer
+        from tokenizers.models import WordLevel
+        from transformers import LlamaConfig, PreTrainedTokenizerFast
+
         path = folder / self.name
         sizes: dict[str, Any] = {
             "hidden_size": self.hidden,
@@ -70,4 +71,5 @@ SMALL = Shape("135M", "SmolLM2-135M", 30, 576, 1536, 9, 3, 64, 49152, True)
 MIDDLE = Shape("1.7B", "Qwen3-1.7B", 28, 2048, 6144, 16, 8, 128, 151936, True)
 LARGE = Shape("8B", "Llama-3.1-8B", 32, 4096, 14336, 32, 8, 128, 128256, False)
 TINY = Shape("tiny", "none", 2, 128, 256, 4, 2, 32, 2048, True)
-SHAPES = {shape.name: shape for shape in (SMALL, MIDDLE, LARGE, TINY)}
+MEASURED = (SMALL, MIDDLE, LARGE)
+SHAPES = {shape.name: shape for shape in (*MEASURED, TINY)}

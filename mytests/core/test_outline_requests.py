@@ -180,6 +180,7 @@ def test_a_chat_tells_what_it_asks(content: Any) -> None:
     request = with_messages({"role": "user", "content": content})
     note_question(SpecialKwargs(sync_token="s", live_page=True), Chat(request))
     assert question_of(SimpleNamespace(extra_args=request.vllm_xargs)) == ("why?" if content else "")
+    assert question_of(SimpleNamespace(extra_args={"sequence_hooks_question": [10**5000]})) == ""
 
 
 def test_hooks_of_another_kind_have_no_outlines() -> None:

@@ -4,7 +4,7 @@
 import pytest
 from agreement import all_answers, differing, recorded
 
-pytestmark = [pytest.mark.model, pytest.mark.full]
+pytestmark = [pytest.mark.model, pytest.mark.full, pytest.mark.floats]
 
 
 def test_trees_are_as_recorded() -> None:

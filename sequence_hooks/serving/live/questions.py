@@ -25,7 +25,9 @@ def note_question(special_kwargs: SpecialKwargs | None, form: Form) -> None:
 
 def question_of(params: Any) -> str:
     """What the chat asks that has these sampling parameters; empty if it does not say so."""
-    return str((getattr(params, "extra_args", None) or {}).get(_ARGUMENT, ""))[:_MAX_CHARACTERS]
+    noted = (getattr(params, "extra_args", None) or {}).get(_ARGUMENT)
+    # A client may have sent it by itself: of any type, and as long as it likes.
+    return noted[:_MAX_CHARACTERS] if isinstance(noted, str) else ""
 
 
 def _text(message: Any) -> str:
