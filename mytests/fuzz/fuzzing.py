@@ -7,7 +7,9 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -60,8 +62,13 @@ def _model(architecture: str, adapter: int) -> Model:
 
 def replay(history: History) -> Tally:
     """Run a history, check all of it, and return what was seen."""
-    run = InjectedRun(history) if history.setup.position_rule else Run(history)
-    run.finish()
+    run_of = InjectedRun if history.setup.position_rule else Run
+    with TemporaryDirectory() as folder:
+        if history.setup.connects:
+            history = replace(history, setup=replace(history.setup, saved_in=folder))
+            run_of(history).finish()
+        run = run_of(history)
+        run.finish()
     for name, request, trees in _trees(run):
         check_child_deltas(run.streams[name], trees, request.params.stream_children)
     for request, root in _roots(run):

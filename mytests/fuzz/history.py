@@ -84,6 +84,10 @@ class Setup(Compact):
     """What drafts tokens: one of `mytests.harness.dialect.Dialect.speculation`."""
 
     num_drafts: int = 1
+    connects: bool = False
+    """Whether a KV connector loads what an earlier engine has saved of the same history, in the folder ``saved_in``."""
+
+    saved_in: str = ""
 
     @property
     def num_blocks(self) -> int:
@@ -209,4 +213,4 @@ class History(Compact):
         sampled = [each for each in params if each.temperature > 0]
         has_seeds = bool(sampled) and all(each.seed is not None for each in sampled)
         has_timing = self.setup.blocked_kv_policy == "auto" or any(each.grammar for each in params)
-        return has_seeds and not has_timing
+        return has_seeds and not has_timing and not self.setup.connects

@@ -86,6 +86,7 @@ KINDS = (
     *("discards", "aborted", "with_adapters", "with_grammars", "sampled", "with_other_parameters", "streams"),
     *("forks_by_text", "cancelled", "joined_by_name", "replaced", "of_other_models"),
     *(("taken_back",) if len(DIALECT.speculation) > 1 else ()),
+    *(("loaded",) if DIALECT.connected else ()),
 )
 """What a run must have seen before it means anything that no fault was found."""
 
@@ -122,10 +123,12 @@ class Tally:
     cancelled: int = 0
     joined_by_name: int = 0
     replaced: int = 0
-    urgent: int = 0
     of_other_models: int = 0
     taken_back: int = 0
     """Drafts that were accepted after a token that has blocked or ended its sequence."""
+
+    loaded: int = 0
+    """Tokens whose KV a connector has loaded."""
 
     injected: int = 0
     lost_injected: int = 0
@@ -154,20 +157,19 @@ class Tally:
 
 def count(run: Run, roots: Sequence[Node], injected: Sequence[Layout]) -> Tally:
     """Count what was seen in a run, in its trees, and in their layouts if KV was injected."""
-    done_by_engine, history = run.driver.counts(), run.history
+    evictor, history = run.driver.scheduler.evictor, run.history
     layouts = [layout for root in injected for layout in root.walk()]
     nodes = [node for root in roots for node in root.walk()]
     joins = [join for node in nodes for join in node.output.joins]
     done = [run.requests[name] for name in run.outputs if name not in run.aborted]
     params = [(request.params, history.params_of_children(request)) for request in done]
-    lowest = max((request.priority for request in history.requests), default=0)
     return Tally(
         histories=1,
         sequences=len(nodes),
         joins=sum(join.num_merged > 0 for join in joins),
-        preemptions=done_by_engine.preemptions,
-        discards=done_by_engine.discards,
-        tokens_given_up=done_by_engine.tokens_given_up,
+        preemptions=run.driver.num_preemptions(),
+        discards=evictor.evictions["discard"],
+        tokens_given_up=evictor.num_recomputed,
         joins_after_loss=sum(join.num_prefill > join.num_merged + 1 for join in joins),
         aborted=len(run.aborted),
         steps=run.steps,
@@ -180,9 +182,9 @@ def count(run: Run, roots: Sequence[Node], injected: Sequence[Layout]) -> Tally:
         cancelled=sum(node.is_cancelled for node in nodes),
         joined_by_name=sum(join.num_merged > 0 for join in joins) * bool(history.setup.names),
         replaced=sum(join.num_replaced > 0 for join in joins),
-        urgent=sum(request.priority < lowest for request in done),
         of_other_models=len(done) * (history.setup.architecture != LLAMA),
         taken_back=run.driver.num_taken_back(),
+        loaded=run.driver.num_loaded(),
         injected=sum(layout.num_injected for layout in layouts),
         lost_injected=sum(layout.has_lost_injected for layout in layouts),
     )

@@ -30,6 +30,9 @@ class Dialect:
     speculation: tuple[str, ...] = ("",)
     """What may draft tokens: nothing, n-grams, the model itself, or another model that often samples the same."""
 
+    connected: frozenset[str] = frozenset()
+    """The architectures whose KV a connector may save and load."""
+
     missing: frozenset[str] = frozenset()
     """The features of requests that it does not have."""
 
@@ -110,6 +113,7 @@ V1 = Dialect(
     ),
     # On other paths the plans of the fuzzer's requests know no drafts.
     speculation=("", "", "", "ngram", "itself", "noisy") if PATH == "first-synchronous" else ("",),
+    connected=frozenset({"llama", "qwen3", "qwen3_moe"}),
     # Prompts are truncated where they are rendered.
     missing=frozenset({"truncate"}),
     grammar_field="structured_outputs",

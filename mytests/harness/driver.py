@@ -3,7 +3,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -20,18 +19,6 @@ from vllm import RequestOutput, SamplingParams
 
 NO_HOOK = ""
 """Stands for the request id of a sequence that never met a hook token."""
-
-
-@dataclass(frozen=True)
-class Counts:
-    """What an engine has done so far."""
-
-    preemptions: int
-    discards: int
-    """BLOCKED sequences that gave up KV."""
-
-    tokens_given_up: int
-    """By them and by preempted sequences, to be recomputed."""
 
 
 class Watcher(Protocol):
@@ -110,13 +97,13 @@ class Driver(ABC):
     def assert_empty(self) -> None:
         """Raise an `AssertionError` unless nothing is left in any queue or map, and every block is free."""
 
-    def counts(self) -> Counts:
-        evictor = self.scheduler.evictor
-        return Counts(self.num_preemptions(), evictor.evictions["discard"], evictor.num_recomputed)
-
     @abstractmethod
     def num_preemptions(self) -> int:
         """How often a sequence was preempted."""
+
+    def num_loaded(self) -> int:
+        """How many tokens' KV a connector has loaded."""
+        return 0
 
     def num_taken_back(self) -> int:
         """How many accepted drafts came after a token that blocked or ended its sequence."""

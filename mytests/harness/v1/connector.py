@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any, ClassVar
 
 from mytests.harness.kv import Entry, PretendedKV, computed
-from vllm.config import VllmConfig
+from vllm.config import KVTransferConfig, VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.utils import yield_req_data
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
@@ -23,6 +23,12 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request, RequestStatus
+
+
+def upstreams_example(folder: str) -> KVTransferConfig:
+    """Its `ExampleConnector`, which keeps its files in ``folder``."""
+    where = {"shared_storage_path": folder}
+    return KVTransferConfig(kv_connector="ExampleConnector", kv_role="kv_both", kv_connector_extra_config=where)
 
 
 @dataclass

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 # The engine runs in this process, so that its scheduler can be looked at; both are read when vllm is imported.
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
@@ -20,6 +20,7 @@ from mytests.fuzz.injection_oracle import Loss
 from mytests.fuzz.model import fill_with_noise, model_folder
 from mytests.fuzz.plan import Plan
 from mytests.harness.driver import NO_HOOK, Driver, Watcher, read_kv
+from mytests.harness.v1.connector import upstreams_example
 from mytests.harness.v1.cpu_platform import put_right
 from mytests.harness.v1.leftovers import assert_no_request_left, assert_worker_empty
 from mytests.harness.v1.paths import IS_ASYNC, IS_SECOND_RUNNER
@@ -64,6 +65,7 @@ class V1Driver(Driver):
             logits_processors=None if setup.speculation else [_plan_processor()],
             speculative_config=self._speculative_config(setup),
             structured_outputs_config=StructuredOutputsConfig(backend=setup.grammar_backend),  # type: ignore[arg-type]
+            kv_transfer_config=upstreams_example(setup.saved_in) if setup.connects else None,
             **engine_args(setup.hooks()),
         )
         with _quickly():
@@ -86,6 +88,9 @@ class V1Driver(Driver):
         for layer in self.runner.kv_caches:
             fill_with_noise(layer)
         self._num_preemptions: dict[str, int] = {}
+        self._allocate = Mock(wraps=getattr(scheduler.connector, "update_state_after_alloc", None))
+        if setup.connects:
+            vars(scheduler.connector)["update_state_after_alloc"] = self._allocate
 
     def _speculative_config(self, setup: Setup) -> dict[str, Any] | None:
         if not setup.speculation:
@@ -99,6 +104,9 @@ class V1Driver(Driver):
 
     def num_taken_back(self) -> int:
         return int(self.scheduler._stats.num_taken_back)
+
+    def num_loaded(self) -> int:
+        return sum(num_tokens for (_, _, num_tokens), _ in self._allocate.call_args_list)
 
     def sampling_params(self, fields: dict[str, Any], plan: Plan) -> SamplingParams:
         fields["extra_args"] = {PLAN: plan, **fields.get("extra_args", {})}
