@@ -40,9 +40,10 @@ ALL = histories()
 SECONDS = 1_800
 """More than any test takes on a busy machine; a fault that is not found ends with a number of histories."""
 
-HISTORIES_PER_ROUND = 20
 MORE_TIME = 4
 """A machine that has seen too little in its time gets at most this many times as much again."""
+
+HISTORIES_PER_ROUND = 20
 """Few, because those of one round resemble each other: most are variations of earlier ones."""
 
 

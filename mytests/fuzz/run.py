@@ -128,8 +128,6 @@ class Tally:
     """Drafts that were accepted after a token that has blocked or ended its sequence."""
 
     loaded: int = 0
-    """Tokens whose KV a connector has loaded."""
-
     injected: int = 0
     lost_injected: int = 0
 

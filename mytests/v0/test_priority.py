@@ -81,6 +81,7 @@ class TestSlots:
         scene.happen(("a", 6, MIDDLE, 1), ("b", 6, LOW, 2), ("c", 6, LOW, 2), ("d", 6, LOW, 0), ("e", 6, URGENT, 1), 1)
         scene.happen(("u", 6, URGENT, 3), 1)
         assert sorted(scene.engine.queues()["running"]) == ["a", "d", "e", "u"]
+        assert scene.engine.num_preemptions() == 2
         assert scene.happen(("v", 6, URGENT, 4), 1)["v"] == "WAITING"
         scene.end()
 

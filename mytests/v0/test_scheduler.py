@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`HookScheduler`: who waits for whom, who gives up KV, what the worker is told, and what it refuses."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,6 +41,17 @@ class TestBlocks:
 
 
 class TestQueues:
+    def test_a_resume_with_nothing_new_is_a_decode(self) -> None:
+        """As if its parent had never been set aside; its worker gets upstream's metadata as they are."""
+        metadata: Any = SimpleNamespace(token_chunk_size=1, computed_block_nums=())
+        engine = SurgicalEngine(SYNC_HOOKS)
+        group = engine.add()
+        engine.step({"r": SYNC})
+        (scheduled,) = engine.step(plan(r=".z"))
+        assert (scheduled.num_tokens, scheduled.is_prefill) == (1, False)
+        assert engine.scheduler._injection.metadata(metadata, group) == (metadata, False)
+        engine.run(plan(r=".z"))
+
     def test_one_parent_that_must_wait_does_not_hold_up_another(self) -> None:
         """The same step blocks both; only the second can go on."""
         scene = Scene(SurgicalEngine(SYNC_HOOKS), r="!.z", s=".z", r_child_0="B" * 9)

@@ -33,6 +33,9 @@ class Queue(TreeAdmission):
     def _has_kv(self, request: Any) -> bool:
         return True
 
+    def _is_loading(self, request: Any) -> bool:
+        return bool(request == "B")
+
 
 def names(queue: Queue) -> str:
     """Those who wait, in order."""
@@ -66,6 +69,18 @@ def test_who_has_been_admitted_runs_and_glue_does_not() -> None:
     assert (queue.pop_request(), queue.order.share_of("A").num_running) == ("A", 1)
     queue.add_request("A'")
     assert (queue.pop_request(), queue.order.share_of("A'")) == ("A'", None)
+
+
+def test_what_a_connector_has_loaded_goes_first() -> None:
+    """Nobody else can have its blocks, and whoever waits for them would wait forever."""
+    queue: Any = Queue("A")
+    queue.prepend_requests("BC")
+    queue._new.add_request("x")
+    queue.shortage.is_urgent = True
+    assert queue and [queue.pop_request(), bool(queue)] == ["B", False]
+    queue.prepend_request("B")
+    queue.leave("B")
+    assert not queue
 
 
 @since(32, "a paused engine admits nothing")

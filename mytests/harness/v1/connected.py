@@ -18,7 +18,6 @@ from mytests.harness.sure import sure_prompts
 from mytests.harness.v1.connector import upstreams_example
 
 CASES: dict[str, dict[str, Any]] = {"concatenate": {}, "kv_inject": {"child_merge_strategy": "kv_inject"}}
-"""The fields of the hooks of each."""
 
 
 def run(case: str, folder: str | None) -> tuple[list[Any], int, bool]:

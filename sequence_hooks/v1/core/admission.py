@@ -48,6 +48,9 @@ class TreeAdmission(RequestQueue):
         self._policy = AdmissionPolicy(self.order, goes_by_age=True)
         self.shortage = self._policy.shortage
         self._is_paused = False
+        self._loaded: dict[Request, None] = {}
+        """The waiting sequences of trees for which a connector loads KV, or has loaded it: nobody can take their
+        blocks, so they go before all others."""
 
     def begin_step(
         self, is_paused: bool, num_rows: int, num_free: int, num_others: int, num_deferred: int
@@ -86,7 +89,7 @@ class TreeAdmission(RequestQueue):
     def leave(self, request: Request) -> None:
         """Note that a sequence of a tree neither runs nor waits to be admitted."""
         self.order.stop(request)
-        self.order.remove(request)
+        self._remove(request)
 
     def note_shortage(self, running: list[Request], request: Request) -> None:
         """Note that there are too few blocks for a request.
@@ -102,7 +105,8 @@ class TreeAdmission(RequestQueue):
 
     def __bool__(self) -> bool:
         """Whether upstream is to admit from this queue next."""
-        return bool(self.others) or (bool(self.order) and self.order.goes_before(self._key_of_new))
+        is_first = bool(self.others) or self._first_loaded is not None
+        return is_first or (bool(self.order) and self.order.goes_before(self._key_of_new))
 
     def __len__(self) -> int:
         return len(self.others) + len(self.order)
@@ -117,6 +121,7 @@ class TreeAdmission(RequestQueue):
         if self.others:
             return self.others.pop_request()
         request = self._head()
+        self._loaded.pop(request, None)
         branch = self._branch_of(request)
         if branch is not None and branch.sequence.request is request:
             self.order.start(branch, request)
@@ -136,6 +141,9 @@ class TreeAdmission(RequestQueue):
         branch = self._branch_of(request)
         if branch is None:
             self.others.prepend_request(request)
+        elif self._is_loading(request):
+            self.order.appendleft(branch, request)
+            self._loaded[request] = None
         elif self._has_kv(request):
             self.order.appendleft(branch, request)
         else:
@@ -148,7 +156,7 @@ class TreeAdmission(RequestQueue):
 
     def remove_request(self, request: Request) -> None:
         if request in self.order:
-            self.order.remove(request)
+            self._remove(request)
         else:
             self.others.remove_request(request)
 
@@ -156,11 +164,24 @@ class TreeAdmission(RequestQueue):
         left = []
         for request in requests:
             if request in self.order:
-                self.order.remove(request)
+                self._remove(request)
             else:
                 left.append(request)
         if left and self.others:
             self.others.remove_requests(left)
+
+    def _remove(self, request: Request) -> None:
+        self._loaded.pop(request, None)
+        self.order.remove(request)
+
+    @property
+    def _first_loaded(self) -> Request | None:
+        """The first of those whose trees may have one more running child, or that are no children."""
+        return next(filter(self._may_run, self._loaded), None)
+
+    def _may_run(self, request: Request) -> bool:
+        branch = self._branch_of(request)
+        return branch is None or branch.parent is None or self.order.child_room(branch) != 0
 
     @property
     def _next_new(self) -> Request | None:
@@ -178,6 +199,9 @@ class TreeAdmission(RequestQueue):
     def _priority(self, request: Request) -> int:
         return request.priority if self._has_priorities else 0
 
+    def _is_loading(self, request: Request) -> bool:
+        return request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
+
     def _has_kv(self, request: Request) -> bool:
         return bool(request.num_computed_tokens) or request.request_id in self._forked
 
@@ -187,6 +211,9 @@ class TreeAdmission(RequestQueue):
         return self._branches.get(request.request_id if glue is None else glue.owner.request_id)
 
     def _head(self) -> Request:
+        loaded = self._first_loaded
+        if loaded is not None:
+            return loaded
         first: Share[Request] | None = self.order.first()
         head = None if first is None else first.head
         if head is None:
