@@ -116,6 +116,6 @@ QUICK = Suite(
     (Cell(64, 4), Cell(128, 4, 2)),
     child_tokens=16,
     rounds=2,
-    seconds=240,
+    seconds=900,
     arguments={"max_model_len": 512, "max_num_batched_tokens": 512, "enforce_eager": True, "block_size": 32},
 )
