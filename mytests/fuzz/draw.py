@@ -252,7 +252,7 @@ def histories(
         setup = replace(setup, chunked_prefill=True)
     setup = _speculating(draw, setup)
     if setup.architecture in DIALECT.connected and setup.prefix_caching and not setup.max_loras:
-        # Upstream's example knows no adapters. A draw would give all seeds of tests other histories.
+        # Upstream's example knows no adapters. Drawing it would change the histories of all seeds.
         setup = replace(setup, connects=setup.spare_blocks % 2 == 1)
     return History(setup, tuple(_together(each, setup, stream) for each, _, stream in requests), drawn)
 

@@ -49,8 +49,8 @@ class TreeAdmission(RequestQueue):
         self.shortage = self._policy.shortage
         self._is_paused = False
         self._loaded: dict[Request, None] = {}
-        """The waiting sequences of trees for which a connector loads KV, or has loaded it: nobody can take their
-        blocks, so they go before all others."""
+        """The sequences of trees for which a connector loads KV, or has loaded it, until they give it up. While they
+        wait nobody can take their blocks, so they go before all others."""
 
     def begin_step(
         self, is_paused: bool, num_rows: int, num_free: int, num_others: int, num_deferred: int
@@ -121,7 +121,6 @@ class TreeAdmission(RequestQueue):
         if self.others:
             return self.others.pop_request()
         request = self._head()
-        self._loaded.pop(request, None)
         branch = self._branch_of(request)
         if branch is not None and branch.sequence.request is request:
             self.order.start(branch, request)
@@ -147,6 +146,7 @@ class TreeAdmission(RequestQueue):
         elif self._has_kv(request):
             self.order.appendleft(branch, request)
         else:
+            self._loaded.pop(request, None)
             self.order.put_back(branch, request)
 
     def prepend_requests(self, requests: Iterable[Request]) -> None:
@@ -176,12 +176,13 @@ class TreeAdmission(RequestQueue):
 
     @property
     def _first_loaded(self) -> Request | None:
-        """The first of those whose trees may have one more running child, or that are no children."""
+        """The first of those that wait, and whose trees may have one more running child if they are children."""
         return next(filter(self._may_run, self._loaded), None)
 
     def _may_run(self, request: Request) -> bool:
         branch = self._branch_of(request)
-        return branch is None or branch.parent is None or self.order.child_room(branch) != 0
+        has_room = branch is None or branch.parent is None or self.order.child_room(branch) != 0
+        return has_room and request in self.order
 
     @property
     def _next_new(self) -> Request | None:
