@@ -204,7 +204,7 @@ of the others have layers of several kinds."""
 
 def _speculating(draw: st.DrawFn, setup: Setup) -> Setup:
     """Drafts change no tree, so the oracle knows nothing of them."""
-    choices = DIALECT.speculation if setup.architecture not in STATES else ("",)
+    choices = DIALECT.speculation if setup.architecture not in STATES and setup.num_stages == 1 else ("",)
     speculation = draw(st.sampled_from(choices)) if len(choices) > 1 else ""
     if speculation and setup.architecture in _BY_NGRAMS:
         speculation = "ngram"
@@ -221,9 +221,17 @@ def _speculating(draw: st.DrawFn, setup: Setup) -> Setup:
     )
 
 
+_NOT_IN_STAGES = {"mamba2", "granitemoehybrid", "lfm2"}
+"""Upstream has no stages of the first, cannot load them of the second, and cannot lay out the KV of those of the third.
+It also counts the adapters of a step without those of steps in other stages."""
+
+
 @st.composite
 def histories(
-    draw: st.DrawFn, features: tuple[str, ...] = FEATURES, architectures: Sequence[str] = ARCHITECTURES
+    draw: st.DrawFn,
+    features: tuple[str, ...] = FEATURES,
+    architectures: Sequence[str] = ARCHITECTURES,
+    stages: Sequence[int] = (1,),
 ) -> History:
     """All histories, or those whose requests differ from plain ones only in ``features``."""
     setup = draw(setups(tuple(feature for feature in features if feature in _FOR_CHILDREN)))
@@ -250,6 +258,8 @@ def histories(
     if architecture in STATES:
         # Without it upstream keeps no states for others.
         setup = replace(setup, chunked_prefill=True)
+    if len(stages) > 1 and setup.architecture not in _NOT_IN_STAGES and not setup.max_loras:
+        setup = replace(setup, num_stages=draw(st.sampled_from(stages)))
     setup = _speculating(draw, setup)
     if setup.architecture in DIALECT.connected and setup.prefix_caching and not setup.max_loras:
         # Upstream's example knows no adapters. Drawing it would change the histories of all seeds.

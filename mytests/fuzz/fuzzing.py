@@ -32,6 +32,7 @@ from mytests.fuzz.rules import Rules
 from mytests.fuzz.run import Run, Tally, count
 from mytests.fuzz.tokens import Model
 from mytests.fuzz.tree import Node, trees_of
+from mytests.harness.dialect import DIALECT
 
 __all__ = ["Abort", "Failure", "Grammar", "History", "Params", "Request", "Run", "Setup", "Tally", "fuzz", "replay"]
 """A failure's script imports all that it needs from here."""
@@ -211,7 +212,7 @@ def main() -> int:
     # This loads what is loaded only once, so that it does not count towards the time.
     replay(History(Setup(), (Request(),)))
     try:
-        among = injected() if options.injected else ALL
+        among = injected() if options.injected else histories(stages=DIALECT.stages)
         tally = fuzz(options.seconds, options.seed, among=among)
         if tally.shortage is not None:
             seconds, so_far = MORE_TIME * options.seconds, tally

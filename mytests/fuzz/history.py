@@ -84,6 +84,9 @@ class Setup(Compact):
     """What drafts tokens: one of `mytests.harness.dialect.Dialect.speculation`."""
 
     num_drafts: int = 1
+    num_stages: int = 1
+    """Those of a pipeline, each a process."""
+
     connects: bool = False
     """Whether a KV connector loads what an earlier engine has saved of the same history, in the folder ``saved_in``."""
 

@@ -128,6 +128,7 @@ class Tally:
     """Drafts that were accepted after a token that has blocked or ended its sequence."""
 
     loaded: int = 0
+    in_stages: int = 0
     injected: int = 0
     lost_injected: int = 0
 
@@ -183,6 +184,7 @@ def count(run: Run, roots: Sequence[Node], injected: Sequence[Layout]) -> Tally:
         of_other_models=len(done) * (history.setup.architecture != LLAMA),
         taken_back=run.driver.num_taken_back(),
         loaded=run.driver.num_loaded(),
+        in_stages=len(done) * (history.setup.num_stages > 1),
         injected=sum(layout.num_injected for layout in layouts),
         lost_injected=sum(layout.has_lost_injected for layout in layouts),
     )

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fuzzer finds joins and injected KV to be right on the engine that is installed, and would find a fault."""
 
-import sys
 from typing import Any
 
 import pytest
 from hypothesis import strategies as st
 
-import mytests.fuzz.fuzzing as fuzzer
 from mytests.fuzz.draw import histories, injected
-from mytests.fuzz.fuzzing import SECONDS, Failure, History, Request, Setup, Tally, fuzz, replay
+from mytests.fuzz.fuzzing import SECONDS, Failure, History, Tally, fuzz
 from mytests.fuzz.planting import planted
 from mytests.harness.dialect import DIALECT
 from mytests.harness.installed import IS_V1
@@ -119,24 +117,3 @@ def test_a_planted_fault_in_injected_kv_is_found() -> None:
     with planted("joined-after-the-last-child"), pytest.raises(Failure) as told:
         fuzz(SECONDS, INJECTED_SEED, 200, shrinks=False, among=injected())
     assert told.value.__cause__ is not None
-
-
-def test_an_engine_that_cannot_be_opened_leaves_nothing_to_the_next() -> None:
-    """Such as process groups without that of the experts."""
-    architecture = "qwen3_moe" if "qwen3_moe" in DIALECT.architectures else "qwen3"
-    with pytest.raises(ValueError, match="KV cache"):
-        replay(History(Setup(spare_blocks=-3), (Request(),)))
-    assert replay(History(Setup(architecture=architecture), (Request(),))).histories == 1
-
-
-@pytest.mark.parametrize(
-    ("tally", "complaint"),
-    [(Tally(19, 0, 20), "19 histories are too"), (Tally(20, 0, 19), "19 joins are too few"), (Tally(20, 0, 20), "")],
-)
-def test_too_little_is_a_failure(monkeypatch: pytest.MonkeyPatch, capsys: Any, tally: Tally, complaint: str) -> None:
-    """After too few histories or joins, also in more time, it means nothing that no fault was found."""
-    monkeypatch.setattr(fuzzer, "replay", lambda history: Tally())
-    monkeypatch.setattr(fuzzer, "fuzz", lambda seconds, seed, among, **more: Tally() if more else tally)
-    monkeypatch.setattr(sys, "argv", ["fuzz"])
-    assert fuzzer.main() == bool(complaint)
-    assert complaint in capsys.readouterr().err

@@ -30,6 +30,9 @@ class Dialect:
     speculation: tuple[str, ...] = ("",)
     """What may draft tokens: nothing, n-grams, the model itself, or another model that often samples the same."""
 
+    stages: tuple[int, ...] = (1,)
+    """How many stages a pipeline may have in `make fuzz-plugin`; tests have no time for the processes."""
+
     connected: frozenset[str] = frozenset()
     """The architectures whose KV a connector may save and load."""
 
@@ -113,6 +116,8 @@ V1 = Dialect(
     ),
     # On other paths the plans of the fuzzer's requests know no drafts.
     speculation=("", "", "", "ngram", "itself", "noisy") if PATH == "first-synchronous" else ("",),
+    # Upstream's first runner takes no stages where it schedules asynchronously.
+    stages=(1,) if PATH == "first-asynchronous" else (*(1,) * 9, 2),
     connected=frozenset({"llama", "qwen3", "qwen3_moe"}),
     # Prompts are truncated where they are rendered.
     missing=frozenset({"truncate"}),

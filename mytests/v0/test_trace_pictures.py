@@ -68,11 +68,6 @@ class TestPage:
         assert lane["start"] + sum(lane["bars"][1::3]) == lane["end"] == 4_333_333
         assert [data["states"][state] for state in lane["bars"][::3]] == [state for state, _ in UNTIL]
 
-    def test_counts_have_units(self) -> None:
-        """One is not many."""
-        assert "1 request, 1 child, 40 steps in 4 s</p>" in to_html(forest([0], num_children=1))
-        assert "1,000 requests, 0 children, 40 steps in 4 s</p>" in to_html(forest([0] * 1000, num_children=0))
-
     @pytest.mark.parametrize(("model", "shown"), [("org/model", "org/model"), ("/srv/models/tiny", "tiny")])
     def test_a_model_in_a_folder_is_shown_by_its_name(self, model: str, shown: str, path: Path) -> None:
         """The folder itself is not disclosed."""

@@ -93,7 +93,7 @@ NGRAM, EAGLE = SimpleNamespace(method="ngram"), SimpleNamespace(method="eagle")
         ),
         (
             {"parallel_config__pipeline_parallel_size": 2, "speculative_config": NGRAM},
-            "pipeline_parallel_size=2; leave it at 1, or leave speculative_config out",
+            "pipeline_parallel_size=2; leave it at 1, leave speculative_config out, or use async_scheduling",
         ),
         ({"model_config__runner_type": "pooling"}, "runner='pooling'; use a model that generates"),
         ({"parallel_config__prefill_context_parallel_size": 2}, "prefill_context_parallel_size=2; leave it at 1"),

@@ -2,18 +2,20 @@
 """Options of upstream's engine that change how it schedules, keeps KV or hands out tokens: trees come out the same."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mytests.harness.sure import sure_prompts
-from mytests.harness.tiers import cases
-from mytests.harness.v1.models import FEW_BLOCKS, check_answers, opened, scheduler_of  # isort: split
+from mytests.harness.tiers import cases, full
+from mytests.harness.v1.models import FEW_BLOCKS, check_answers, opened  # isort: split
 
 from forkjoin_engine import GREEDY, hooks_for
 
+from mytests.harness.v1.drafters import DRAFTERS
+from mytests.harness.v1.paths import PATH
 from mytests.harness.v1.stages import STAGES
-from vllm import SamplingParams
 from vllm.config import KVEventsConfig
 
 pytestmark = [pytest.mark.model, pytest.mark.floats]
@@ -50,19 +52,21 @@ def test_trees_come_out_right(options: dict[str, Any]) -> None:
         check_answers(engine, 40, 7, "sync")
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("options", [{}, FEW_BLOCKS], ids=["ample", "tight"])
-@pytest.mark.parametrize("task", ["sync", "promise"])
-def test_they_do_of_two_stages_of_a_pipeline(task: Any, options: dict[str, Any]) -> None:
-    """Each a process with half of the layers, with several steps in flight; also after a tree was aborted midway."""
-    with opened(hooks_for(task), **STAGES, **options) as engine:
-        core = engine.llm_engine
-        assert core.engine_core.engine_core.batch_queue_size == 2 and scheduler_of(engine).use_pp
-        core.add_request("gone", sure_prompts(1, 3, task)[0], SamplingParams(temperature=0, max_tokens=60))
-        for _ in range(12):
-            core.step()
-        core.abort_request(["gone"])
-        check_answers(engine, 12, 7, task)
+NGRAMS = {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 3, "num_speculative_tokens": 3}
+IN_STAGES = ["ngram", "eagle3", "mtp"] if PATH == "second-asynchronous" else []
+"""Who drafts where a pipeline has several stages: upstream has both at once nowhere else."""
+
+
+@pytest.mark.paths
+@pytest.mark.parametrize("method", [full(""), *IN_STAGES])
+def test_they_do_of_two_stages_of_a_pipeline(method: str, tmp_path: Path) -> None:
+    """Each a process with half of the layers, with several steps in flight, and little KV."""
+    drafting = DRAFTERS[method](tmp_path) if method in DRAFTERS else {"speculative_config": NGRAMS if method else None}
+    with opened(hooks_for("sync"), disable_log_stats=False, **STAGES, **FEW_BLOCKS, **drafting) as engine:
+        assert engine.llm_engine.engine_core.engine_core.batch_queue_size > 1
+        check_answers(engine, 8, 7, "sync")
+        accepted = [each.value for each in engine.get_metrics() if each.name.endswith("_accepted_tokens")]
+        assert accepted if method else not accepted
 
 
 @pytest.mark.full

@@ -43,8 +43,10 @@ class V1Walks(Walks):
         is_async, runner = draw((True, "first"), (True, "second"), (False, "first"))
         # Upstream's first runner schedules asynchronously with one stage alone.
         num_stages = draw(1, 1, 2, 3) if not is_async or runner == "second" else 1
-        # With several stages there is no speculation, and no engine of a CPU has drafts and checkpoints of states.
-        num_drafts = 0 if num_stages > 1 or "checkpointed" in layers else draw(0, 3, 1)
+        # Upstream has drafts with stages only where it schedules asynchronously, and no engine of a CPU has drafts and
+        # checkpoints of states.
+        has_drafts = (num_stages == 1 or is_async) and "checkpointed" not in layers
+        num_drafts = draw(0, 3, 1) if has_drafts else 0
         return SurgicalEngine(
             SpecialKwargs(**hooks),
             block_size=block_size,

@@ -114,9 +114,9 @@ def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
          "parent's blocks through it"),
         (config.cache_config.mamba_cache_mode not in ("none", "align"), "mamba_cache_mode",
          config.cache_config.mamba_cache_mode, "set it to 'align': a child goes on from its parent's state"),
-        (drafts is not None and parallel.pipeline_parallel_size > 1, "pipeline_parallel_size",
-         parallel.pipeline_parallel_size, "leave it at 1, or leave speculative_config out: drafts may come while the "
-         "step before them is in another stage"),
+        (drafts is not None and parallel.pipeline_parallel_size > 1 and not drafts_with_stages(config),
+         "pipeline_parallel_size", parallel.pipeline_parallel_size, "leave it at 1, leave speculative_config out, or "
+         "use async_scheduling and VLLM_USE_V2_MODEL_RUNNER=1: upstream has drafts with stages nowhere else"),
         (model.runner_type != "generate", "runner", model.runner_type, GENERATES),
         (model.is_encoder_decoder, "model", model.model, NO_ENCODER),
         (parallel.prefill_context_parallel_size > 1, "prefill_context_parallel_size",
@@ -133,6 +133,12 @@ def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
             raise ValueError(refused(f"{name}={value!r}", way_out))
     if special_kwargs.injects_kv:
         check_injection(special_kwargs, config)
+
+
+def drafts_with_stages(config: VllmConfig) -> bool:
+    """Whether upstream lets the stages of a pipeline speculate: else it schedules drafts before the token that they
+    follow, or has none in the first stage."""
+    return config.use_v2_model_runner and bool(config.scheduler_config.async_scheduling)
 
 
 def check_injection(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:

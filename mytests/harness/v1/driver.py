@@ -25,6 +25,7 @@ from mytests.harness.v1.cpu_platform import put_right
 from mytests.harness.v1.leftovers import assert_no_request_left, assert_worker_empty
 from mytests.harness.v1.paths import IS_ASYNC, IS_SECOND_RUNNER
 from mytests.harness.v1.plans import PLAN, PlanProcessor
+from mytests.harness.v1.stages import STAGES
 from sequence_hooks.kv.caches import TokenView
 from sequence_hooks.kv.eviction import EvictionCandidate
 from sequence_hooks.v1.core.scheduler import HookScheduler
@@ -67,6 +68,7 @@ class V1Driver(Driver):
             structured_outputs_config=StructuredOutputsConfig(backend=setup.grammar_backend),  # type: ignore[arg-type]
             kv_transfer_config=upstreams_example(setup.saved_in) if setup.connects else None,
             **engine_args(setup.hooks()),
+            **(STAGES if setup.num_stages > 1 else {}),
         )
         with _quickly():
             _close_last()
@@ -82,11 +84,15 @@ class V1Driver(Driver):
         assert isinstance(scheduler, HookScheduler) and isinstance(output_processor, HookOutputProcessor)
         assert scheduler.scheduler_config.async_scheduling or not IS_ASYNC
         self.scheduler, self._output_processor = scheduler, output_processor
-        self.runner: Any = self.engine.model_executor.driver_worker.worker.model_runner
+        self._workers: Any = self.engine.model_executor
+        # Stages have processes of their own.
+        self.runner: Any = None
+        if setup.num_stages == 1:
+            self.runner = self._workers.driver_worker.worker.model_runner
+            for layer in self.runner.kv_caches:
+                fill_with_noise(layer)
         if setup.speculation:
             PlanProcessor(None, self.runner.device, False).attach(self.runner)
-        for layer in self.runner.kv_caches:
-            fill_with_noise(layer)
         self._num_preemptions: dict[str, int] = {}
         self._allocate = Mock(wraps=getattr(scheduler.connector, "update_state_after_alloc", None))
         if setup.connects:
@@ -156,7 +162,10 @@ class V1Driver(Driver):
         while self.scheduler.has_requests():
             self.engine.step()
         assert_no_request_left(self.scheduler, self._output_processor)
-        assert_worker_empty(self.runner)
+        if self.runner is None:
+            self._workers.collective_rpc("assert_empty")
+        else:
+            assert_worker_empty(self.runner)
 
     def num_preemptions(self) -> int:
         return sum(self._num_preemptions.values())
