@@ -222,8 +222,8 @@ def _speculating(draw: st.DrawFn, setup: Setup) -> Setup:
 
 
 _NOT_IN_STAGES = {"mamba2", "granitemoehybrid", "lfm2"}
-"""Upstream has no stages of the first, cannot load them of the second, and cannot lay out the KV of those of the third.
-It also counts the adapters of a step without those of steps in other stages."""
+"""Architectures that upstream cannot divide: the first has no stages, those of the second cannot be loaded, and those of
+the third disagree on how KV is laid out."""
 
 
 @st.composite
@@ -258,6 +258,7 @@ def histories(
     if architecture in STATES:
         # Without it upstream keeps no states for others.
         setup = replace(setup, chunked_prefill=True)
+    # Upstream counts the adapters of a step without those of steps in other stages.
     if len(stages) > 1 and setup.architecture not in _NOT_IN_STAGES and not setup.max_loras:
         setup = replace(setup, num_stages=draw(st.sampled_from(stages)))
     setup = _speculating(draw, setup)

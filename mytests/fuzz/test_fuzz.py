@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
+import mytests.fuzz.fuzzing as fuzzer
 from mytests.fuzz.draw import histories, injected
 from mytests.fuzz.fuzzing import SECONDS, Failure, History, Tally, fuzz
 from mytests.fuzz.planting import planted
@@ -117,3 +118,15 @@ def test_a_planted_fault_in_injected_kv_is_found() -> None:
     with planted("joined-after-the-last-child"), pytest.raises(Failure) as told:
         fuzz(SECONDS, INJECTED_SEED, 200, shrinks=False, among=injected())
     assert told.value.__cause__ is not None
+
+
+@pytest.mark.parametrize(
+    ("seen", "complaint"), [(Tally(19, 0, 20), "19 histories"), (Tally(20, 0, 19), "19 joins"), (Tally(20, 0, 20), "")]
+)
+def test_too_little_is_a_failure(seen: Tally, complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """After too few histories or joins it means nothing that no fault was found."""
+    monkeypatch.setattr(fuzzer, "replay", lambda history: Tally())
+    monkeypatch.setattr(fuzzer, "fuzz", lambda seconds, seed, among, **more: Tally() if more else seen)
+    monkeypatch.setattr("sys.argv", ["fuzz"])
+    assert fuzzer.main() == bool(complaint)
+    assert complaint in capsys.readouterr().err

@@ -131,11 +131,6 @@ class Opened:
         self.settle()
         return self.page.get_by_role("treeitem", name=name, exact=True)
 
-    def row_at(self, y: float) -> str:
-        """The name of the row at a height of the window."""
-        self.settle()
-        return self.page.evaluate("y => document.elementFromPoint(50, y).closest('.row')?.ariaLabel ?? ''", y)
-
     def scroll_to_row(self, row: int) -> None:
         """Make a row the first one that is visible, as far as there are enough below it."""
         self.page.evaluate("row => (dom.lanes.scrollTop = row * style.row)", row)

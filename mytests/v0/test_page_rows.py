@@ -230,11 +230,3 @@ class TestSearch:
         opened.settle()
         assert opened.page.get_by_role("searchbox").input_value() == ""
         assert opened.page.locator(".row.found").count() == 0
-
-    def test_a_search_for_what_all_have_unfolds_one(self, open_page: Opener) -> None:
-        """The others stay folded, so that a big run stays readable."""
-        opened = open_page(forest(range(60)))
-        opened.page.get_by_role("searchbox").fill("cmpl")
-        assert (found(opened), len(opened.rows())) == ("1 of 240", 60)
-        press(opened, "Enter")
-        assert (found(opened), len(opened.rows())) == ("2 of 240", 63)

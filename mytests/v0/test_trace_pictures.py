@@ -20,7 +20,7 @@ from sequence_hooks.trace.build import picture_of
 from sequence_hooks.trace.events import Header
 from sequence_hooks.trace.lanes import Arrow, Bar, Lane, Picture
 from sequence_hooks.trace.page import to_html
-from sequence_hooks.trace.perfetto import events_of, to_json
+from sequence_hooks.trace.perfetto import events_of
 from sequence_hooks.trace.reader import read
 
 ROOT = Path(__file__).parents[2]
@@ -189,12 +189,6 @@ def picture(request: pytest.FixtureRequest, tmp_path: Path) -> Picture:
 
 
 class TestAnyRun:
-    def test_it_is_one_json_object(self, picture: Picture) -> None:
-        """The events are in the one place where viewers look."""
-        trace = json.loads(to_json(picture))
-        assert trace["otherData"]["model"] == "a model"
-        assert trace["traceEvents"] == json.loads(json.dumps(list(events_of(picture))))
-
     def test_every_bar_has_its_place_and_time(self, picture: Picture) -> None:
         """Times are in microseconds."""
         bars = [event for event in events_of(picture) if event["ph"] == "X"]

@@ -76,17 +76,6 @@ class TestWheel:
         assert opened.shown() == "41 s to 51 s"
         assert opened.page.evaluate("dom.lanes.scrollTop") == 0
 
-    def test_the_row_at_the_pointer_stays_there(self, open_page: Opener) -> None:
-        """While others fold away above it, it goes on being below the pointer."""
-        opened = open_page(forest([number / 2 for number in range(45)]))
-        opened.scroll_to_row(72)
-        x, y = opened.place(2, 10 / 26)
-        before = opened.row_at(y)
-        opened.page.mouse.move(x, y)
-        turn_wheel(opened, 0, -500, "Control")
-        opened.wait_until("rows.length < lanes.length")
-        assert before == opened.row_at(y) == "cmpl-0018_child_1"
-
 
 def pressing(key: str) -> Gesture:
     return lambda opened: opened.page.keyboard.press(key)
@@ -134,14 +123,6 @@ class TestGestures:
         """Keys, and drags of the lanes and of the brush in the strip of the whole run."""
         gesture(opened)
         assert opened.shown() == shown
-
-    def test_the_map_shows_the_window(self, opened: Opened) -> None:
-        """The brush is where the window is, and above it says what it shows."""
-        box = opened.page.locator("#brush").bounding_box()
-        assert box is not None
-        assert box["x"] + 2 == pytest.approx(opened.x_of(0.25), abs=0.6)
-        assert box["width"] - 4 == pytest.approx(opened.x_of(0.5) - opened.x_of(0.25), abs=0.6)
-        assert opened.page.locator("#map").inner_text().split("\n") == ["Whole run", "up to 4 sequences at once"]
 
 
 class TestIdleTime:

@@ -53,18 +53,23 @@ def test_trees_come_out_right(options: dict[str, Any]) -> None:
 
 
 NGRAMS = {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 3, "num_speculative_tokens": 3}
-IN_STAGES = ["ngram", "eagle3", "mtp"] if PATH == "second-asynchronous" else []
+IN_STAGES = [("ngram", "sync"), ("eagle3", "promise"), ("mtp", "sync")] if PATH == "second-asynchronous" else []
 """Who drafts where a pipeline has several stages: upstream has both at once nowhere else."""
 
 
 @pytest.mark.paths
-@pytest.mark.parametrize("method", [full(""), *IN_STAGES])
-def test_they_do_of_two_stages_of_a_pipeline(method: str, tmp_path: Path) -> None:
-    """Each a process with half of the layers, with several steps in flight, and little KV."""
+@pytest.mark.parametrize(("method", "task"), [full("", "sync"), full("", "promise"), *IN_STAGES])
+def test_they_do_of_two_stages_of_a_pipeline(method: str, task: Any, tmp_path: Path) -> None:
+    """Each a process with half of the layers, with several steps in flight; also after a tree was aborted midway."""
     drafting = DRAFTERS[method](tmp_path) if method in DRAFTERS else {"speculative_config": NGRAMS if method else None}
-    with opened(hooks_for("sync"), disable_log_stats=False, **STAGES, **FEW_BLOCKS, **drafting) as engine:
-        assert engine.llm_engine.engine_core.engine_core.batch_queue_size > 1
-        check_answers(engine, 8, 7, "sync")
+    with opened(hooks_for(task), disable_log_stats=False, **STAGES, **FEW_BLOCKS, **drafting) as engine:
+        core = engine.llm_engine
+        assert core.engine_core.engine_core.batch_queue_size > 1
+        core.add_request("gone", sure_prompts(1, 3, task)[0], GREEDY)
+        for _ in range(12):
+            core.step()
+        core.abort_request(["gone"])
+        check_answers(engine, 8, 7, task)
         accepted = [each.value for each in engine.get_metrics() if each.name.endswith("_accepted_tokens")]
         assert (sum(accepted) > 0) == bool(method)
 

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engine of a process takes the path that it is asked for: no test of a path is one of another path."""
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,3 +35,15 @@ def test_an_engine_takes_the_path_under_test() -> None:
         assert (type(runner).__module__ == "vllm.v1.worker.cpu.model_runner") == IS_SECOND_RUNNER
         assert scheduler.scheduler_config.async_scheduling == IS_ASYNC
         assert (most_in_flight > 0) == IS_ASYNC
+
+
+COLLECTS = """
+import pytest, sys
+pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", "-m", "device", sys.argv[1]])
+sys.exit("vllm.v1.worker.cpu_worker" in sys.modules)
+"""
+
+
+def test_the_tests_of_a_device_leave_its_streams_alone() -> None:
+    """Upstream's worker for CPUs replaces them in a process that imports it, as collecting a test may do."""
+    subprocess.run([sys.executable, "-c", COLLECTS, str(Path(__file__).parent)], check=True, capture_output=True)

@@ -136,8 +136,8 @@ def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
 
 
 def drafts_with_stages(config: VllmConfig) -> bool:
-    """Whether upstream lets the stages of a pipeline speculate: else it schedules drafts before the token that they
-    follow, or has none in the first stage."""
+    """Whether upstream can speculate with several stages. Elsewhere its first stage has no drafter, or it schedules
+    drafts before the token that they follow."""
     return config.use_v2_model_runner and bool(config.scheduler_config.async_scheduling)
 
 

@@ -84,19 +84,19 @@ class V1Driver(Driver):
         assert isinstance(scheduler, HookScheduler) and isinstance(output_processor, HookOutputProcessor)
         assert scheduler.scheduler_config.async_scheduling or not IS_ASYNC
         self.scheduler, self._output_processor = scheduler, output_processor
-        self._workers: Any = self.engine.model_executor
-        # Stages have processes of their own.
-        self.runner: Any = None
-        if setup.num_stages == 1:
-            self.runner = self._workers.driver_worker.worker.model_runner
-            for layer in self.runner.kv_caches:
-                fill_with_noise(layer)
+        self._on_each_worker: Any = self.engine.model_executor.collective_rpc
+        self._on_each_worker(_fill_kv_with_noise)
         if setup.speculation:
-            PlanProcessor(None, self.runner.device, False).attach(self.runner)
+            PlanProcessor(None, self._runner.device, False).attach(self._runner)
         self._num_preemptions: dict[str, int] = {}
         self._allocate = Mock(wraps=getattr(scheduler.connector, "update_state_after_alloc", None))
         if setup.connects:
             vars(scheduler.connector)["update_state_after_alloc"] = self._allocate
+
+    @property
+    def _runner(self) -> Any:
+        """That of the only worker, which is in this process unless a pipeline has several stages."""
+        return self.engine.model_executor.driver_worker.worker.model_runner
 
     def _speculative_config(self, setup: Setup) -> dict[str, Any] | None:
         if not setup.speculation:
@@ -162,10 +162,7 @@ class V1Driver(Driver):
         while self.scheduler.has_requests():
             self.engine.step()
         assert_no_request_left(self.scheduler, self._output_processor)
-        if self.runner is None:
-            self._workers.collective_rpc("assert_empty")
-        else:
-            assert_worker_empty(self.runner)
+        self._on_each_worker(assert_worker_empty)
 
     def num_preemptions(self) -> int:
         return sum(self._num_preemptions.values())
@@ -175,7 +172,7 @@ class V1Driver(Driver):
         scheduler: Any = self.scheduler
         branches = scheduler.branches = scheduler.kv._branches = _Branches()
         scheduler._injection._branches = scheduler._admission._branches = branches
-        caches = _caches(self.runner)
+        caches = _caches(self._runner)
         evict, find, free = scheduler.kv.evict, scheduler._get_local_prefix_cache_hit, scheduler._free_request
         allocate, block = scheduler.allocate_injected, scheduler.block_sequence
 
@@ -238,6 +235,11 @@ class V1Driver(Driver):
 
         scheduler._get_local_prefix_cache_hit = watched
         return found
+
+
+def _fill_kv_with_noise(worker: Any) -> None:
+    for layer in worker.model_runner.kv_caches:
+        fill_with_noise(layer)
 
 
 def _plan_processor() -> type:

@@ -69,8 +69,9 @@ def assert_no_request_left(scheduler: HookScheduler, output_processor: HookOutpu
     assert not output_processor.external_req_ids
 
 
-def assert_worker_empty(runner: Any) -> None:
-    """Raise an `AssertionError` unless upstream's model runner holds no request."""
+def assert_worker_empty(worker: Any) -> None:
+    """Raise an `AssertionError` unless the model runner of one of upstream's workers holds no request."""
+    runner = worker.model_runner
     if IS_SECOND_RUNNER:
         assert not runner.req_states.req_id_to_index
         assert len(runner.req_states.free_indices) == runner.max_num_reqs
