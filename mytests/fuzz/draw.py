@@ -222,8 +222,8 @@ def _speculating(draw: st.DrawFn, setup: Setup) -> Setup:
 
 
 _NOT_IN_STAGES = {"mamba2", "granitemoehybrid", "lfm2"}
-"""Architectures that upstream cannot divide: the first has no stages, those of the second cannot be loaded, and those of
-the third disagree on how KV is laid out."""
+"""Architectures that upstream cannot divide: the first has no stages, the second's cannot be loaded, and the third's
+disagree on how KV is laid out."""
 
 
 @st.composite
