@@ -54,7 +54,7 @@ test-paths = $(PATHS:%=plugin-path-%) $(PATHS:%=plugin-path-%-fuzzer)
 test-floats = $(foreach set,$(SETS) $(SETS:=-full),fork-floats-$(set) plugin-floats-$(set))
 test-browser = fork-browser plugin-browser
 test-all = $(test) $(CHECKS) fork-full plugin-full $(RARE) bench-quick bench-plugin-quick ## all, for hours: test-releases, test-paths, test-floats, test-browser …
-ci = $(test) $(CHECKS) fork-full plugin-full $(TURNS) ## what .ci/run runs: test, checks, and a part of test-all in turn
+ci = $(TURNS) $(test) $(CHECKS) fork-full plugin-full ## what .ci/run runs: test, checks, and a part of test-all in turn
 RARE = $(test-releases) $(test-paths) $(test-floats) fuzz fuzz-plugin fuzz-injection dist demo-language bench-device-tiny
 
 # The commit decides whose turn it is, and what has changed within a day.
@@ -63,6 +63,7 @@ turn_of = $(word $(shell expr $(NUMBER) % $(words $(1)) + 1),$(1))
 if_changed = $(if $(shell git log --since '1 day' --format=%h -- sequence_hooks/v1/$(1)),$(call turn_of,$(2)))
 TURNS = $(call turn_of,$(RARE)) $(call if_changed,releases,$(test-releases)) $(call if_changed,worker,$(test-paths))
 ci: export SPLIT = --splitting-algorithm least_duration --splits 24 --group $(shell expr $(NUMBER) % 24 + 1)
+ci: export THIRD = --splitting-algorithm least_duration --splits 3 --group $(shell expr $(NUMBER) / 100 % 3 + 1)
 ci test-all: export COVERAGE = --cov
 test-all: export FUZZ_SECONDS = 600
 test test-fork test-plugin test-releases test-paths test-floats test-browser test-all ci:

@@ -38,8 +38,8 @@ _ALTERNATING: Mapping[str, Any] = {
 FIELDS: Mapping[str, Mapping[str, Any]] = {
     "qwen3": {"num_hidden_layers": 2},
     "gemma3_text": {**_ALTERNATING, "query_pre_attn_scalar": 32},
-    "gpt_oss": {**_ALTERNATING, "num_local_experts": 4, "num_experts_per_tok": 2},
-    "qwen3_moe": {"num_hidden_layers": 2, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64},
+    "gpt_oss": {**_ALTERNATING, "num_local_experts": 4, "num_experts_per_tok": 4},
+    "qwen3_moe": {"num_hidden_layers": 2, "num_experts": 4, "num_experts_per_tok": 4, "moe_intermediate_size": 64},
     "glm4": {"num_hidden_layers": 2, "partial_rotary_factor": 0.5},
     # In the four that follow upstream runs transformers' own code, from 0.32 on.
     "phi": {"num_hidden_layers": 2, "partial_rotary_factor": 0.5, "num_key_value_heads": 4},
@@ -119,7 +119,6 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
         "linear_num_key_heads": 1,
         "linear_num_value_heads": 2,
         "head_dim": 64,
-        # Each token takes all experts: a choice among them would depend on rounding.
         "num_experts": 2,
         "num_experts_per_tok": 2,
         "moe_intermediate_size": 64,
@@ -138,7 +137,10 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
         "shared_intermediate_size": 128,
     },
 }
-"""The fields of each architecture, by its name in transformers."""
+"""The fields of each architecture, by its name in transformers.
+
+Each token takes all experts that there are: a choice among them would depend on rounding, and so on the processor.
+"""
 
 STATES = ("granitemoehybrid", "falcon_h1", "mamba2", "lfm2", "qwen3_next")
 """Those with layers whose state each token overwrites."""
