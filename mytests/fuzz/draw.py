@@ -204,7 +204,9 @@ of the others have layers of several kinds."""
 
 def _speculating(draw: st.DrawFn, setup: Setup) -> Setup:
     """Drafts change no tree, so the oracle knows nothing of them."""
-    choices = DIALECT.speculation if setup.architecture not in STATES and setup.num_stages == 1 else ("",)
+    choices = DIALECT.speculation if setup.num_stages == 1 else DIALECT.speculation_in_stages
+    if setup.architecture in STATES or (setup.max_loras and not DIALECT.has_adapted_drafts):
+        choices = ("",)
     speculation = draw(st.sampled_from(choices)) if len(choices) > 1 else ""
     if speculation and setup.architecture in _BY_NGRAMS:
         speculation = "ngram"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mytests.harness.installed import IS_V1
-from mytests.harness.v1.paths import PATH
+from mytests.harness.v1.paths import PATH, RUNNER
 
 Words = tuple[int, ...]
 
@@ -29,6 +29,12 @@ class Dialect:
 
     speculation: tuple[str, ...] = ("",)
     """What may draft tokens: nothing, n-grams, the model itself, or another model that often samples the same."""
+
+    speculation_in_stages: tuple[str, ...] = ("",)
+    """The same where a pipeline has several stages."""
+
+    has_adapted_drafts: bool = True
+    """Whether an engine with adapters may speculate."""
 
     stages: tuple[int, ...] = (1,)
     """How many stages a pipeline may have in `make fuzz-plugin`; tests have no time for the processes."""
@@ -114,8 +120,12 @@ V1 = Dialect(
         *("llama", "qwen3", "gemma3_text", "gpt_oss", "qwen3_moe", "deepseek_v3"),
         *("mistral", "exaone4", "mamba2", "falcon_h1", "granitemoehybrid", "lfm2"),
     ),
-    # On other paths the plans of the fuzzer's requests know no drafts.
-    speculation=("", "", "", "ngram", "itself", "noisy") if PATH == "first-synchronous" else ("",),
+    # Where the first runner schedules asynchronously, the plans of the fuzzer's requests know no drafts.
+    speculation=("", "", "", "ngram", "itself", "noisy") if PATH != "first-asynchronous" else ("",),
+    # Upstream speculates with stages there alone, and its draft models are not divided.
+    speculation_in_stages=("", "ngram") if PATH == "second-asynchronous" else ("",),
+    # Upstream's second runner applies an adapter of the head to as many rows as there are requests.
+    has_adapted_drafts=RUNNER == "first",
     # Upstream's first runner takes none where it schedules asynchronously, and the second one's kernels are slow here.
     stages=(*(1,) * 9, 2) if PATH == "first-synchronous" else (1,),
     connected=frozenset({"llama", "qwen3", "qwen3_moe"}),

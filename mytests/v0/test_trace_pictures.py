@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of a recorded run: a page and its colors, a Perfetto trace, and the command that makes both."""
+"""What becomes of a recorded run: a page, a Perfetto trace, and the command that makes both."""
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -114,39 +112,6 @@ def test_the_header_is_a_line_of_its_own(path: Path) -> None:
     assert main([str(path)]) == 0
 
 
-ENOUGH = 4.5
-"""The contrast that WCAG 2 asks of small texts (level AA)."""
-
-ON = [
-    *[("ink", ground) for ground in ("page", "stripe", "band", "found")],
-    *[("faint", ground) for ground in ("page", "stripe", "band", "found")],
-    *[("on-prefill", "prefill"), ("on-decode", "decode"), ("decode", "page"), ("unshared", "page")],
-]
-
-
-def palettes() -> dict[str, dict[str, str]]:
-    """The colors of each mode, by name; dark mode replaces some of those of light mode."""
-    light, dark = (files("sequence_hooks.trace") / "palette.css").read_text().split("@media")
-    colors = [dict(re.findall(r"--([\w-]+): (#\w{6})", part)) for part in (light, dark)]
-    return {"light": colors[0], "dark": colors[0] | colors[1]}
-
-
-def luminance(color: str) -> float:
-    """The relative luminance of WCAG 2."""
-    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return float(sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True)))
-
-
-@pytest.mark.parametrize("mode", ["light", "dark"])
-@pytest.mark.parametrize(("text", "ground"), ON)
-def test_texts_stand_out(text: str, ground: str, mode: str) -> None:
-    """Labels, axes, and the texts in bars."""
-    palette = palettes()[mode]
-    low, high = sorted(luminance(palette[name]) for name in (text, ground))
-    assert (high + 0.05) / (low + 0.05) >= ENOUGH
-
-
 class WatchedBars(list[Bar]):
     """The bars of a lane, which count how often one of them is looked at."""
 
@@ -160,13 +125,6 @@ class WatchedBars(list[Bar]):
         for bar in super().__iter__():
             self.num_looks += 1
             yield bar
-
-
-def indices(events: list[Any], kind: str) -> dict[str, int]:
-    """The index of each process or thread, by its name."""
-    what = kind.replace("sort_index", "name")
-    names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == what}
-    return {names[event["tid"]]: event["args"]["sort_index"] for event in events if event["name"] == kind}
 
 
 def counters_of(picture: Picture, pid: int) -> list[Any]:
@@ -228,14 +186,6 @@ def test_a_process_is_a_request_and_a_thread_a_sequence(tmp_path: Path) -> None:
     assert names == {(0, 0): "engine", (1, 1): "r", (1, 2): "r_child_0", (1, 3): "r_child_1"}
     texts = [event["args"]["text"] for event in found if event["ph"] == "i" and event["args"]]
     assert texts == ["abAB\nCDEFz", "AB", "CDEF"]
-
-
-def test_requests_are_in_order_of_arrival() -> None:
-    """Below each are its children in spawn order, whatever other requests did meanwhile."""
-    events = list(events_of(forest([0, 1], num_children=2)))
-    assert indices(events, "process_sort_index") == {"engine": 0, "request cmpl-0000": 1, "request cmpl-0001": 4}
-    names = [f"{name}{which}" for name in ("cmpl-0000", "cmpl-0001") for which in ("", "_child_0", "_child_1")]
-    assert indices(events, "thread_sort_index") == {name: number for number, name in enumerate(names, 1)}
 
 
 @pytest.mark.parametrize(("num_children", "counts"), [(1, [(0, 1), (1, 2), (2, 1), (4, 0)]), (0, [])])

@@ -63,7 +63,7 @@ class V1Driver(Driver):
             # Upstream keeps one block that no request can have.
             num_gpu_blocks_override=setup.num_blocks + more_blocks + 1,
             logprobs_mode="processed_logprobs",
-            logits_processors=None if setup.speculation else [_plan_processor()],
+            logits_processors=[_plan_processor()] if IS_SECOND_RUNNER or not setup.speculation else None,
             speculative_config=self._speculative_config(setup),
             structured_outputs_config=StructuredOutputsConfig(backend=setup.grammar_backend),  # type: ignore[arg-type]
             kv_transfer_config=upstreams_example(setup.saved_in) if setup.connects else None,
@@ -87,7 +87,7 @@ class V1Driver(Driver):
         self._on_each_worker: Any = self.engine.model_executor.collective_rpc
         self._on_each_worker(_fill_kv_with_noise)
         if setup.speculation:
-            PlanProcessor(None, self._runner.device, False).attach(self._runner)
+            self._on_each_worker(_foresee_plans)
         self._num_preemptions: dict[str, int] = {}
         self._allocate = Mock(wraps=getattr(scheduler.connector, "update_state_after_alloc", None))
         if setup.connects:
@@ -249,6 +249,16 @@ def _plan_processor() -> type:
     from mytests.harness.v1.plans_v2 import SlotPlanProcessor
 
     return SlotPlanProcessor
+
+
+def _foresee_plans(worker: Any) -> None:
+    """Let the drafts of a worker foresee what plans force."""
+    if not IS_SECOND_RUNNER:
+        PlanProcessor(None, worker.model_runner.device, False).attach(worker.model_runner)
+        return
+    from mytests.harness.v1.plans_v2 import foresee_plans
+
+    foresee_plans(worker)
 
 
 class _Branches(dict[str, V1Branch]):

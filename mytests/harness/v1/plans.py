@@ -87,17 +87,17 @@ def _foresee(runner: Any) -> None:
             context = batch.token_ids_cpu[row, : batch.num_tokens_no_spec[row]].tolist()
             # Of a prompt in parts nothing is sampled. What a draft model continues is not in the batch yet.
             if isinstance(sampled, list):
-                drafts[row] = _foreseen(plan, tuple(context), drafts[row], most) if sampled[row] else []
+                drafts[row] = foreseen(plan, tuple(context), drafts[row], most) if sampled[row] else []
                 continue
             new = [token for token in sampled[row].tolist() if token >= 0]
-            found = _foreseen(plan, (*context, *new), drafts[row].tolist(), most)
+            found = foreseen(plan, (*context, *new), drafts[row].tolist(), most)
             drafts[row] = torch.tensor(found, dtype=drafts.dtype)
         return drafts
 
     runner.propose_draft_token_ids = propose_draft_token_ids
 
 
-def _foreseen(plan: Plan, context: tuple[int, ...], drafts: list[int], most: int) -> list[int]:
+def foreseen(plan: Plan, context: tuple[int, ...], drafts: list[int], most: int) -> list[int]:
     """``drafts``, in which what the plan forces is right."""
     found: list[int] = []
     while len(found) < most:
