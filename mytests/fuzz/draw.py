@@ -207,7 +207,7 @@ def _speculating(draw: st.DrawFn, setup: Setup) -> Setup:
     choices = DIALECT.speculation if setup.num_stages == 1 else DIALECT.speculation_in_stages
     if setup.architecture in STATES or (setup.max_loras and not DIALECT.has_adapted_drafts):
         choices = ("",)
-    speculation = draw(st.sampled_from(choices)) if len(choices) > 1 else ""
+    speculation = draw(st.sampled_from(choices)) if any(choices) else ""
     if speculation and setup.architecture in _BY_NGRAMS:
         speculation = "ngram"
     if not speculation:

@@ -85,7 +85,7 @@ MIN_HISTORIES, MIN_JOINS = 20, 20
 KINDS = (
     *("discards", "aborted", "with_adapters", "with_grammars", "sampled", "with_other_parameters", "streams"),
     *("forks_by_text", "cancelled", "joined_by_name", "replaced", "of_other_models"),
-    *(("taken_back",) if len(DIALECT.speculation) > 1 else ()),
+    *(("taken_back",) if any(DIALECT.speculation) else ()),
     *(("loaded",) if DIALECT.connected else ()),
 )
 """What a run must have seen before it means anything that no fault was found."""
