@@ -26,6 +26,7 @@ COMMAND = re.compile(r"((?:'[^']*'|#[^\n]*|[^'#\n])*)\n(.*)", flags=re.S)
 INEXACT = re.compile("watch|train_notations")
 SET_BY_TESTS = ("PYTHON", "VLLM_CPU", "OMP_")
 SETTING = """
+pip() { PIP_DRY_RUN=1 PIP_NO_DEPS=1 PIP_NO_BUILD_ISOLATION=0 command pip "$@"; }  # not what `make` calls
 python() { command python "$@" $(case "$*" in *watch*) echo --once;; *notations*) echo --steps 20;; esac); }
 make() { command make -o .venv-plugin/.ready -o .venv/.ready "$@"; }  # this environment
 vllm() { command vllm "$@" >&2 & until curl -s localhost:8000/health; do kill -0 $!; sleep 1; done; }
@@ -65,7 +66,6 @@ def test_the_commands_of_a_page_run(page: str) -> None:
     """In one shell, and print what it says, "..." being anything. A server runs as long as commands ask it."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(SET_BY_TESTS)}
     environment |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    environment |= {"PIP_DRY_RUN": "1", "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0"}
     shown = shown_on(page)
     parts = [f"{'' if 'localhost' in text else 'stop'}\necho NEXT\n{text}\n" for text, _ in shown]
     command = ["bash", "-ec", SETTING + "".join(parts)]
