@@ -27,7 +27,7 @@ class SlotPlanProcessor(LogitsProcessor):
 
     def apply(self, logits: torch.Tensor, context: Any) -> torch.Tensor:
         rows = zip(context.expanded_idx_mapping.tolist(), context.input_ids.tolist(), strict=True)
-        last, past = -1, ()
+        last, past = -1, tuple[int, ...]()
         for row, (slot, token) in enumerate(rows):
             if slot not in self._plans:
                 continue
