@@ -121,9 +121,9 @@ V1 = Dialect(
         *("llama", "qwen3", "gemma3_text", "gpt_oss", "qwen3_moe", "deepseek_v3"),
         *("mistral", "exaone4", "mamba2", "falcon_h1", "granitemoehybrid", "lfm2"),
     ),
-    # Plans know no drafts of the first runner's asynchronous steps; the second one's kernels for drafts are slow here.
+    # No plan follows drafts of the first runner's asynchronous steps. The second one's kernels for them are slow here.
     speculation=(*("",) * (3 if RUNNER == "first" else 27), *(_DRAFTS if PATH != "first-asynchronous" else ())),
-    # Upstream speculates with stages there alone, and its draft models are not divided.
+    # Only there can upstream speculate with stages, and not with a draft model.
     speculation_in_stages=("", "ngram") if PATH == "second-asynchronous" else ("",),
     # Upstream's second runner applies an adapter of the head to as many rows as there are requests.
     has_adapted_drafts=RUNNER == "first",
