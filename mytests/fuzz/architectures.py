@@ -148,7 +148,8 @@ STATES = ("granitemoehybrid", "falcon_h1", "mamba2", "lfm2", "qwen3_next")
 """Those with layers whose state each token overwrites."""
 
 MORE_BLOCKS: Mapping[str, int] = {
-    **dict.fromkeys(("gemma3_text", "gpt_oss", "mistral"), 8),
+    **dict.fromkeys(("gemma3_text", "gpt_oss"), 8),
+    "mistral": 1,
     # Three groups of its layers have a window, and blocks of their own each, for the tokens of two steps.
     "exaone4": 24,
     # Of two groups, each with three states: upstream needs as many with steps in flight, and does not ask for them.

@@ -159,9 +159,8 @@ def setups(draw: st.DrawFn, features: tuple[str, ...] = _FOR_CHILDREN) -> Setup:
     # A prefill that is not chunked is to fit into a step.
     least_step = DIALECT.least_chunk[prefix_caching] if chunked_prefill else max_model_len
     child_context: ChildContext = draw(st.sampled_from(["parent", *get_args(ChildContext)]))
-    least = int(child_context != "parent")
     block_on: BlockOn = draw(st.sampled_from(["promise", "promise", "sync", "sync", "never"]))
-    words = st.lists(st.integers(0, VOCABULARY - 1), min_size=least, max_size=MAX_PREFIX)
+    words = st.lists(st.integers(0, VOCABULARY - 1), min_size=int(child_context != "parent"), max_size=MAX_PREFIX)
     # What begins with special tokens alone may have nothing before its text.
     prefix = (words | words | st.just([0])).map(tuple)
     return Setup(
@@ -254,7 +253,6 @@ def histories(
     drawn = draw(st.lists(st.builds(Abort, step=st.integers(0, 60), place=st.integers(0, 40)), max_size=3).map(tuple))
     architecture = draw(st.sampled_from(architectures))
     if architecture != LLAMA:
-        # There are no adapters for it.
         setup = replace(setup, architecture=architecture, max_loras=0)
         requests = [(replace(request, adapter=0), setup, stream) for request, _, stream in requests]
     if architecture in STATES:

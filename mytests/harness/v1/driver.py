@@ -55,6 +55,8 @@ class V1Driver(Driver):
     def __init__(self, setup: Setup) -> None:
         # Where prefills are not chunked, a step has up to four times the tokens.
         more_blocks = MORE_BLOCKS.get(setup.architecture, 0) * (1 if setup.chunked_prefill else 4)
+        # All of Mistral's layers have windows: with more blocks than these, no sequence of it would be preempted.
+        more_blocks -= 3 * setup.spare_blocks // 4 if setup.architecture == "mistral" else 0
         args = EngineArgs(
             **self.arguments(setup),
             block_size=BLOCK_SIZE,
